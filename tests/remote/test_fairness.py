@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 from xuance_envs.remote.server.access import Proxies
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
@@ -37,9 +38,9 @@ class Waiting:
 
 
 def manager_of(connections: int) -> ConnectionManager:
-    unused: Any = None
     limits = Limits(connections=connections)
-    return ConnectionManager(limits, unused, [], unused, unused, None, Proxies())
+    api: Any = Mock(capacity=Mock(limits=limits), post_routes={})
+    return ConnectionManager(api, None, Proxies())
 
 
 def test_few_pipelined_requests_start_before_other_tasks_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from ipaddress import ip_network
 from pathlib import Path
 
 import httpx
@@ -13,9 +14,9 @@ from serving import API_PREFIX, ServerMaker
 
 from xuance_envs import errors
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
-from xuance_envs.remote.server.access import Proxies, network_of, root_path_of, unix_socket
+from xuance_envs.remote.server.access import Proxies, root_path_of, unix_socket
 
-PROXY = network_of("10.0.0.0/8")
+PROXY = ip_network("10.0.0.0/8")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_below_a_root_path_whether_the_proxy_takes_it_off_or_not(
     serve: ServerMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "xuance_envs.access")
-    proxies = Proxies("/envs", [network_of("127.0.0.1")])
+    proxies = Proxies("/envs", [ip_network("127.0.0.1")])
     server = serve(address={"proxies": proxies})
     for url in (server.url, f"{server.url}/envs"):
         with RemoteVecEnv(url, "Counting", 2) as envs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
+import ipaddress
 import logging
 import multiprocessing
 import signal
@@ -22,7 +23,6 @@ from xuance_envs.remote.server.access import (
     Proxies,
     Tokens,
     allowed_values,
-    network_of,
     root_path_of,
 )
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
@@ -46,8 +46,8 @@ _LIMITS = (
      "maximum concurrent processes. On Linux, each worker counts as two"),
     ("--max-processes-per-token", "processes_per_token", 1, "maximum processes per token"),
     ("--max-processes-per-session", "processes_per_session", 1,
-     "maximum processes per session. Each request that creates environments starts a worker; at "
-     "the limit, the new environments share an existing worker"),
+     "maximum processes per session. Each request that creates environments starts new workers; "
+     "at the limit, its environments share an existing worker"),
     ("--max-workers", "workers", 1,
      "maximum num_workers of a request: worker processes that step its environments in parallel; "
      "increase --max-processes-per-session, too"),
@@ -136,13 +136,13 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="path under which a proxy mounts this server, such as /envs")  # fmt: skip
     add_list("--trusted-proxy", "ADDRESS",
         "address or network of a proxy whose X-Forwarded headers are trusted",
-        type=_argument(network_of))  # fmt: skip
+        type=_argument(ipaddress.ip_network))  # fmt: skip
     add("--tokens", type=Path, metavar="FILE",
-        help="file with lines TOKEN or NAME TOKEN [OPTION ...], where an option is a limit such as "
-        "max-envs-per-session=8, or 'admin'. The server accepts only requests with one of "
+        help="tokens file. Each line is TOKEN or NAME TOKEN [OPTION ...]; an option is 'admin', or "
+        "a limit such as max-envs-per-session=8. The server accepts only requests with one of "
         f"these tokens. The environment variable {TOKENS_VARIABLE} adds tokens, separated by "
-        "commas. Without tokens the server accepts every request and listens only on loopback "
-        "addresses. SIGHUP reloads the file")  # fmt: skip
+        "commas. Without tokens, the server accepts every request, and refuses to listen on an "
+        "address other than loopback. SIGHUP reloads the file")  # fmt: skip
     add("--reload", action="store_true", help="reload the tokens file when it changes")
     add_list("--allow-host", "NAME", "additional host name that a server without tokens accepts")
     add("--pages-need-token", action="store_true",

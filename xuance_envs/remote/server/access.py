@@ -35,7 +35,6 @@ Keywords = Mapping[str, tuple[Any, ...] | None]  # allowed values by name; None 
 Address = tuple[str, int]
 Headers = Iterable[tuple[bytes, bytes]]
 
-network_of = ipaddress.ip_network  # parses an address or a network such as 10.1.0.0/16
 NAME = re.compile(r"[\w.@+-]{1,64}")
 NAME_RULE = "a name of at most 64 letters, digits and any of . @ + - _"
 _SALT = secrets.token_bytes(32)
@@ -142,8 +141,7 @@ class Tokens:
         given = token.strip() if scheme.lower() == b"bearer" else b""
         if not self._owners:
             return _owner_of_token(given.decode("latin-1"))
-        digest = _digest(given)
-        owner = self._owners.get(digest)
+        owner = self._owners.get(_digest(given))
         if owner is None:
             text = "this server does not accept the given token"
             if authorization is None:
@@ -301,28 +299,16 @@ def unix_socket(path: Path) -> socket.socket:
     """Listen on a Unix socket; the permissions of its folder decide which users can connect."""
     listener = system.unix_socket()
     try:
-        try:
-            listener.bind(str(path))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _is_stale(path):
-                raise
-            path.unlink()
-            listener.bind(str(path))
+        with system.unix_socket() as probe:  # a server that was killed leaves its socket behind
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED and path.is_socket():
+                path.unlink()
+        listener.bind(str(path))
         path.chmod(0o666)
         listener.listen(socket.SOMAXCONN)
     except OSError as error:
         listener.close()
         raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None
     return listener
-
-
-def _is_stale(path: Path) -> bool:
-    with system.unix_socket() as probe:
-        try:
-            probe.connect(str(path))
-        except OSError as error:
-            return isinstance(error, ConnectionRefusedError) and path.is_socket()
-    return False
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,14 @@ RESERVED_FDS = 64  # for libraries, the event loop and workers that are starting
 MIN_FILES = RESERVED_FDS + 32
 PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1  # a worker and its guardian
 
-BURST = 1.0  # maximum seconds for which unused rate accumulates; a burst may use all of it
-MAX_DELAY = 10.0  # maximum seconds to delay a request for a rate; requests beyond are refused
+BURST = 1.0  # seconds for which an unused rate accumulates; a burst may use all of it
+MAX_DELAY = 10.0  # seconds by which a rate limit may delay a request before refusing it instead
 BYTES_PER_NODE = 100  # maximum bytes of memory per value, list or dict of a decoded message
 MAX_ACCOUNTS = 4096  # at this number of accounts, idle accounts are removed
 
 
 class Capacity:
     """Settings of a server with its effective limits."""
-
-    settings: Settings
 
     def __init__(self, settings: Settings) -> None:
         self._given = settings
@@ -48,10 +46,6 @@ class Capacity:
         self.update_limits()
 
     @property
-    def limits(self) -> Limits:
-        return self.settings.limits
-
-    @property
     def max_groups(self) -> float:
         """Maximum number of groups that file descriptors permit, possibly infinite."""
         workers = self.limits.processes // PROCESSES_PER_WORKER
@@ -59,7 +53,7 @@ class Capacity:
         return available - (FDS_PER_WORKER - 2) * workers
 
     def update_limits(self) -> None:
-        """Adjust the limits to the number of names in the tokens and to the file descriptors."""
+        """Adapt the limits to the number of token names and to the limit on open files."""
         given, names = self._given.limits, self._given.tokens.count_names()
         by_tokens = self._given.limits_by_tokens if names else frozenset()
         least = {"sessions": 1, "environments": 1, "processes": PROCESSES_PER_WORKER}
@@ -75,7 +69,7 @@ class Capacity:
             for name, share in LIMIT_SHARES.items()
             if share in by_tokens
         }
-        limits = replace(limits, **shares)
+        self.limits = limits = replace(limits, **shares)
         self.settings = replace(self._given, limits=limits)
         fields = {name: value or "no limit" for name, value in vars(limits).items()}
         fields["open_files"] = "unlimited" if self._max_files == math.inf else self._max_files
@@ -120,8 +114,7 @@ class RateLimiter:
 
     def record(self, amount: float = 1.0) -> None:
         if self.per_second is not None:
-            now = monotonic()
-            self._free_at = max(self._free_at, now - BURST) + amount / self.per_second
+            self._free_at = max(self._free_at, monotonic() - BURST) + amount / self.per_second
 
     def delay(self) -> float:
         """Return the seconds until the next request may run; raise if this is too long."""
@@ -200,7 +193,7 @@ class ByteBudget:
         self._released = asyncio.Condition()
 
     def has_room(self, size: int) -> bool:
-        """Return whether a reservation would succeed now; a single one may exceed the budget."""
+        """Return whether a reservation would succeed now; if it is the only one, any size does."""
         return not self._used or self._used + size <= self._size
 
     @asynccontextmanager
@@ -233,7 +226,6 @@ class Account:
         self.update(owner, limits)
 
     def update(self, owner: Owner, limits: Limits) -> None:
-        """Set a new owner and new limits, and keep the usage."""
         self.owner = owner
         self.limits = limits
         self.is_outdated = False

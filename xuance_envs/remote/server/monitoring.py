@@ -25,7 +25,7 @@ logger = logging.getLogger("xuance_envs.access")
 MAX_QUEUED = 10_000
 FLUSH_TIMEOUT = 1.0  # seconds to wait for queued records when the handler closes
 
-OWNER_KEY = "xuance_envs.owner"  # of an ASGI scope, for the name of the request's token
+OWNER_KEY = "xuance_envs.owner"  # key in an ASGI scope for the name of the request's token
 STEP_PATH_SUFFIX = "/episode/vectorized_step"  # such requests are logged at DEBUG
 SECRET_LENGTH = 20  # longer path segments may be session ids, which have 24 characters
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -36,6 +36,7 @@ WINDOW = 10.0  # seconds over which steps per second are averaged
 SAMPLE_INTERVAL = 1.0  # seconds
 
 _DROPPED = "Log lines dropped because the log was not read fast enough."
+_STEP_SECONDS = "Seconds that environments take per step request."
 _FAILURES = "Requests in which an environment raised, crashed or timed out."
 _PER_NAME = (
     ("sessions", "name_sessions", "gauge", "Open sessions by token name."),
@@ -96,11 +97,6 @@ def _escaped(text: str) -> str:
     )
 
 
-def dropped_lines() -> int:
-    handlers = logging.getLogger().handlers
-    return sum(each.dropped for each in handlers if isinstance(each, BackgroundHandler))
-
-
 class Metrics:
     """Counters and access log of one server, for its event loop only."""
 
@@ -149,43 +145,35 @@ class Metrics:
         return (self.steps - steps) / max(0.1, time.monotonic() - start)
 
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
+        handlers = logging.getLogger().handlers
+        dropped = sum(each.dropped for each in handlers if isinstance(each, BackgroundHandler))
         counts = list(itertools.accumulate(self._step_requests))
-        lines = [
-            *_metric("sessions", "gauge", "Open sessions.", self.sessions),
-            *_metric("max_sessions", "gauge", "Maximum open sessions.", self.max_sessions),
-            *_metric("environments", "gauge", "Environments in open sessions.", self.environments),
-            *_metric("log_lines_dropped_total", "counter", _DROPPED, dropped_lines()),
-            *_metric("steps_total", "counter", "Environment steps.", self.steps),
-            *_metric("failures_total", "counter", _FAILURES, self.failures),
-            *_head("step_seconds", "histogram", "Seconds that environments take per step request."),
-            *(
-                f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
-                for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True)
-            ),
-            f"xuance_envs_step_seconds_sum {self._step_seconds!r}",
-            f"xuance_envs_step_seconds_count {counts[-1]}",
-            *_head("requests_total", "counter", "Requests by method and status."),
-            *(
-                f'xuance_envs_requests_total{{method="{method}",status="{status}"}} {count}'
-                for (method, status), count in sorted(self._requests.items())
-            ),
+        buckets = zip((*BUCKETS, "+Inf"), counts, strict=True)
+        times: dict[str, float] = {f'_bucket{{le="{bound}"}}': count for bound, count in buckets}
+        times |= {"_sum": self._step_seconds, "_count": counts[-1]}
+        requests = {
+            f'{{method="{method}",status="{status}"}}': count
+            for (method, status), count in sorted(self._requests.items())
+        }
+        metrics: list[tuple[str, str, str, Mapping[str, float]]] = [
+            ("sessions", "gauge", "Open sessions.", {"": self.sessions}),
+            ("max_sessions", "gauge", "Maximum open sessions.", {"": self.max_sessions}),
+            ("environments", "gauge", "Environments in open sessions.", {"": self.environments}),
+            ("log_lines_dropped_total", "counter", _DROPPED, {"": dropped}),
+            ("steps_total", "counter", "Environment steps.", {"": self.steps}),
+            ("failures_total", "counter", _FAILURES, {"": self.failures}),
+            ("step_seconds", "histogram", _STEP_SECONDS, times),
+            ("requests_total", "counter", "Requests by method and status.", requests),
         ]
         if names is not None:
             for what, metric, kind, text in _PER_NAME:
-                lines += _head(metric, kind, text)
-                lines += [
-                    f'xuance_envs_{metric}{{name="{name}"}} {own[what]}'
-                    for name, own in sorted(names.items())
-                ]
+                own = {f'{{name="{name}"}}': usage[what] for name, usage in sorted(names.items())}
+                metrics.append((metric, kind, text, own))
+        lines = []
+        for metric, kind, text, values in metrics:
+            lines += [f"# HELP xuance_envs_{metric} {text}", f"# TYPE xuance_envs_{metric} {kind}"]
+            lines += [f"xuance_envs_{metric}{suffix} {value}" for suffix, value in values.items()]
         return "\n".join(lines) + "\n"
-
-
-def _head(name: str, kind: str, text: str) -> list[str]:
-    return [f"# HELP xuance_envs_{name} {text}", f"# TYPE xuance_envs_{name} {kind}"]
-
-
-def _metric(name: str, kind: str, text: str, value: int) -> list[str]:
-    return [*_head(name, kind, text), f"xuance_envs_{name} {value}"]
 
 
 def loggable_path(path: str) -> str:
@@ -195,7 +183,7 @@ def loggable_path(path: str) -> str:
 
 
 class RequestLogMiddleware:
-    """Middleware that records requests to the application, as clients behind proxies sent them."""
+    """Middleware that undoes a proxy's changes to a request, then counts and logs the request."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, proxies: Proxies) -> None:
         self._app = app

@@ -116,16 +116,7 @@ class Server:
             if not settings.tokens:
                 names = {host, shown, "localhost", "127.0.0.1", "[::1]", *settings.allowed_hosts}
                 hosts = frozenset(name.lower().encode() for name in names if name)
-        proxies = proxies or Proxies()
-        manager = ConnectionManager(
-            api.capacity.limits,
-            api.answer,
-            api.post_routes,
-            api.metrics,
-            api.replies,
-            hosts,
-            proxies,
-        )
+        manager = ConnectionManager(api, hosts, proxies or Proxies())
         app, seconds = _app(api, manager, settings), math.ceil(settings.seconds_to_finish)
         self._server = ListeningServer(app, self._socket, manager, tls, seconds)
         self._thread: threading.Thread | None = None
@@ -210,9 +201,9 @@ def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
         lifespan=lifespan,
     )
     api.add_to(app)
-    check = add_pages(app, api, settings.pages_need_token)
+    add_pages(app, api)
     models = {path: route.model for path, route in api.post_routes.items()}
-    document = add_document(app, models, manager.proxies.root_path, check)
+    document = add_document(app, models, manager.proxies.root_path, api.check_page_token)
     if not settings.pages_need_token:
         manager.add_static_reply(OPENAPI_PATH, document)
     manager.add_static_reply("/healthz", HEALTHY)

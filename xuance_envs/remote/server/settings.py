@@ -192,6 +192,11 @@ def _make_gym_env(env_id: str, *, env_seed: int | None = None, **kwargs: Any) ->
     return Gym_Env(env_id, seed=env_seed, **kwargs)
 
 
+def safe_context() -> StartMethod:
+    """Return the fastest start method that is safe in a process with threads."""
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of a server.
@@ -206,8 +211,8 @@ class Settings:
         allowed_hosts: additional accepted host names for a server without tokens.
         pages_need_token: whether the status page's data, ``/metrics`` and ``/openapi.json`` require
             a token.
-        watch_tokens: whether the server reloads the tokens file after each change. SIGHUP always
-            reloads it.
+        watch_tokens: whether the server reloads the tokens file after each change. SIGHUP also
+            reloads it if the server runs in the main thread.
         shutdown_grace: seconds for requests in progress to finish when the server stops; None (the
             default) for the larger of ``limits.request`` and ``limits.start``.
         limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N
@@ -219,7 +224,7 @@ class Settings:
     tokens: Tokens = field(default_factory=Tokens)
     limits: Limits = field(default_factory=Limits)
     permissions: Permissions = field(default_factory=Permissions)
-    context: StartMethod = field(default_factory=lambda: safe_context())
+    context: StartMethod = field(default_factory=safe_context)
     access_log: bool = True
     allowed_hosts: frozenset[str] = frozenset()
     pages_need_token: bool = False
@@ -238,12 +243,6 @@ class Settings:
         """Return the limits of one owner: ``limits``, overridden by its line in the tokens file."""
         overrides: dict[str, Any] = dict(owner.limits)
         return replace(self.limits, **overrides)
-
-
-def safe_context() -> StartMethod:
-    """Return the fastest start method that is safe in a process with threads."""
-    methods = multiprocessing.get_all_start_methods()
-    return "forkserver" if "forkserver" in methods else "spawn"
 
 
 def is_loopback(host: str) -> bool:

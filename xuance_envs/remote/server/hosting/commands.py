@@ -77,9 +77,8 @@ def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
     if (frame := vec_env.finish_step(layout)) is not None:
         return frame
     space, infos = vec_env.observation_space, vec_env.buf_infos
-    ends = infos.ends
     resets: Answer = {"environments": [], "observations": None, "infos": []}
-    if ends is not None:
+    if (ends := infos.ends) is not None:
         envs, reset_batch = ends.resets()
         resets = {
             "environments": envs.tolist(),
@@ -127,7 +126,6 @@ def repeat(
 def invoke(
     vec_env: HostedVecEnv, envs: Sequence[int], message: messages.Call
 ) -> tuple[Answer, Sequence[Any]]:
-    """Call a method, get or set an attribute, render, or return action masks."""
     operation, name = message.operation, message.name
     results: Sequence[Any]
     if operation == "render":
@@ -178,7 +176,6 @@ def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> list[Any] | Lazy
 
 
 def _pickled_infos_to_wire(infos: Sequence[Any]) -> list[Any] | LazyList:
-    """Encode infos; some of them are pickled."""
     nodes = (_info_to_wire(loads(each) if isinstance(each, bytes) else each) for each in infos)
     if sum(len(each) for each in infos if isinstance(each, bytes)) <= LARGE_INFOS:
         return list(nodes)
@@ -194,7 +191,6 @@ def _info_to_wire(info: Any) -> Any:
 
 
 def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
-    """Encode one result per environment; errors name the environment."""
     nodes = []
     for env, value in zip(envs, values, strict=True):
         try:

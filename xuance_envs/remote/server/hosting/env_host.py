@@ -44,8 +44,6 @@ BATCH = 16  # environments per call of render or get_attr, because results may b
 class EnvHost:
     """Environments that :meth:`make` creates for one request; they run one command at a time."""
 
-    description: dict[str, Any]
-
     def __init__(
         self,
         message: messages.CreateEpisodes,
@@ -64,24 +62,17 @@ class EnvHost:
         self._seed, self._functions = message.seed, functions
         self._metrics = metrics
         self._quota = process.quota
-        rates = (each.steps for each in process.quota.chain)
-        self._rates = [rate for rate in rates if rate.per_second is not None]
         process.quota.add(environments=self.num_envs)
         process.environments += self.num_envs
         self._closing = False
         self._make_future: Future[None] | None = None
-        self._vec_env: HostedVecEnv
 
     async def make(self) -> None:
         process = self.process
         future = self._make_future = process.thread.submit(self._make)
         try:
             with process:
-                # shield() would log an error that follows a cancellation, from Python 3.14 on.
-                made = asyncio.wrap_future(future)
-                made.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-                await asyncio.wait([made])
-                made.result()
+                await asyncio.wrap_future(future)
         except BaseException:
             if not future.done():
                 process.kill()
@@ -117,8 +108,7 @@ class EnvHost:
             text = f"the environments cannot be hosted: {error}"
             raise RefusedError(409, "space", text) from None
         self.replies = ReplyEncoder(self._vec_env.observation_space, limits.reply)
-        most = self.replies.max_bytes(self.num_envs, _MSGPACK)
-        self._has_large_frames = most > SMALL_REPLY
+        self._has_large_frames = self.replies.max_bytes(self.num_envs, _MSGPACK) > SMALL_REPLY
         self._has_objects = has_objects(SpaceLayout(self._vec_env.observation_space))
 
     @property
@@ -299,8 +289,7 @@ class EnvHost:
     def clone(
         self, sources: Sequence[int], envs: Sequence[int], fork_rng: bool, vec_env: HostedVecEnv
     ) -> tuple[Any, Any]:
-        sizes = self._object_sizes(sources)
-        self.replies.check(sum(sizes) * len(envs) // len(sources))
+        self.replies.check(sum(self._object_sizes(sources)) * len(envs) // len(sources))
         return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
 
     def _object_sizes(self, envs: Sequence[int]) -> list[int]:
@@ -338,8 +327,8 @@ class EnvHost:
     def _record_steps(self, steps: int, seconds: float) -> None:
         self.steps += steps
         self._metrics.count_steps(steps, seconds)
-        for rate in self._rates:
-            rate.record(steps)
+        for quota in self._quota.chain:
+            quota.steps.record(steps)
 
     def _command(self) -> SessionProcess:
         """Check the process and return it; a command runs inside ``with`` this process."""

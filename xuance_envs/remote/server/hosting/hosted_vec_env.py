@@ -212,8 +212,7 @@ class HostedVecEnv(GroupedVecEnv):
         ours, theirs = self._saver, source._saver
         with theirs.transferring(), ours.transferring():
             originals = theirs.transfer.allocate(list(sizes.values()))
-            copy_stored = "copy_stored", list(sizes)
-            facts = source._run(*copy_stored, buffers=originals, worker=source_worker)
+            facts = source._run("copy_stored", list(sizes), buffers=originals, worker=source_worker)
             copies = ours.transfer.allocate(list(sizes.values()))
             for copy, original in zip(copies, originals, strict=True):
                 copy.copy_from(original)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -31,31 +31,23 @@ class Usage(NamedTuple):
 
 
 def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
-    """Return the usage of running descendants of this process, by process id."""
+    """Return the usage of running descendants of this process, by pid."""
     running = {process.pid: process for process in psutil.Process().children(recursive=True)}
     children: dict[int, list[int]] = defaultdict(list)
     for pid, process in running.items():
         with suppress(psutil.Error):
             children[process.ppid()].append(pid)
 
-    def tree(pid: int) -> Iterator[int]:
-        yield pid
-        for child in children[pid]:
-            yield from tree(child)
-
     def total(pid: int) -> Usage:
-        cpu, memory = zip(*(_own_usage(running[member]) for member in tree(pid)), strict=True)
-        return Usage(sum(cpu), sum(memory))
+        """Return the usage of a process, its ended children and its running descendants."""
+        process, usages = running[pid], list(map(total, children[pid]))
+        with suppress(psutil.Error), process.oneshot():
+            memory = process.memory_info()
+            unshared = memory.rss - getattr(memory, "shared", 0)
+            usages.append(Usage(sum(process.cpu_times()[:4]), unshared))
+        return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
     return {pid: total(pid) for pid in pids if pid in running}
-
-
-def _own_usage(process: psutil.Process) -> Usage:
-    """Return the usage of a process and its ended children, without shared memory."""
-    with suppress(psutil.Error), process.oneshot():
-        memory = process.memory_info()
-        return Usage(sum(process.cpu_times()[:4]), memory.rss - getattr(memory, "shared", 0))
-    return Usage(0.0, 0)
 
 
 class StoredState(NamedTuple):
@@ -87,10 +79,9 @@ class SessionProcess:
         self._step_slots = step_slots
         self._holds_slot = False
         self._loop = asyncio.get_running_loop()  # cached, because get_running_loop() calls getpid()
-        self.thread = ThreadPoolExecutor(1, "xuance_envs-host")  # :meth:`run` records its commands
-        self._command_future: Future[Any] | None = None
+        self.thread = ThreadPoolExecutor(1, "xuance_envs-host")
+        self._command_future: Future[Any] | None = None  # of the last command of :meth:`run`
         self._watched_fds: Sequence[int] = ()
-        self._received: dict[int, int] = {}  # bytes of each worker's reply, by descriptor
         self._reply_event: asyncio.Future[int | None] | None = None
         self._kill_reason: RefusedError | None = None
         self.exit_message: str | None = None
@@ -187,7 +178,6 @@ class SessionProcess:
                 raise no_session() from None
 
     async def run(self, act: Callable[[], T]) -> T:
-        """Run a command, or one part of it, in the thread."""
         self.remove_readers()
         running = self.thread.submit(act)
         self._command_future = running
@@ -213,7 +203,7 @@ class SessionProcess:
         """Wait for all workers; return the number of bytes, or None if one ends or is too slow."""
         loop = self._loop
         event = self._reply_event = loop.create_future()
-        self._received = dict.fromkeys(receivers, 0)
+        self._received = dict.fromkeys(receivers, 0)  # bytes of each reply, by descriptor
         if self._watched_fds is not fds:
             self.remove_readers()  # those of another group
             self._watched_fds = fds

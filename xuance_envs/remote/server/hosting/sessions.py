@@ -1,4 +1,4 @@
-"""Sessions: their owners, environments and request order; their registry, which limits them."""
+"""Sessions with an owner, environments and ordered requests; the registry that limits them."""
 
 from __future__ import annotations
 
@@ -41,26 +41,23 @@ USAGE_INTERVAL = 2.0  # seconds between measurements of the workers' memory and 
 
 
 class Session:
-    """Session of a token, with its environments, request order and repeated replies."""
-
     def __init__(
         self,
         account: Account,
         server_quota: Quota,
         number: int,
-        share_frames: bool,
+        message: messages.CreateSession,
         replies: LargeReplies,
-        nonce: str | None,
     ) -> None:
         limits = account.limits
         self.id = secrets.token_urlsafe(18)
         self.account = account
-        self.nonce = nonce
+        self.nonce = message.nonce
         self.quota = Quota("per session", account.quota, server_quota)
         self.quota.limit(limits, "_per_session")
         self.state_numbers = itertools.count(1)
         self.number = number
-        self.share_frames = share_frames
+        self.share_frames = message.share_frames
         self.hosts: list[EnvHost] = []
         self.pending_host: EnvHost | None = None
         self.closed = False
@@ -86,9 +83,9 @@ class Session:
         return sum(host.steps for host in self.hosts)
 
     @property
-    def idle_since(self) -> float | None:
-        """Time of the last request; None while a request runs."""
-        return None if self._waiting else self.last_used
+    def idle_seconds(self) -> float:
+        """Seconds since the last request; 0 while a request runs."""
+        return 0.0 if self._waiting else monotonic() - self.last_used
 
     async def run_once(
         self, sequence: int | None, digest: bytes, act: Callable[[], Awaitable[Reply]]
@@ -239,11 +236,11 @@ class Sessions:
         self._metrics.max_sessions = limits.sessions
         self._quota.limit(limits)
 
-    def open(self, account: Account, share_frames: bool, nonce: str | None) -> Session:
+    def open(self, account: Account, message: messages.CreateSession) -> Session:
         """Open a session, or return the one that was opened with the same nonce."""
-        if nonce is not None:
+        if message.nonce is not None:
             for session in self._sessions.values():
-                if session.nonce == nonce and session.account is account:
+                if session.nonce == message.nonce and session.account is account:
                     return session
         for count, limit, scope in (
             (account.sessions, account.limits.sessions_per_token, "per token"),
@@ -252,11 +249,8 @@ class Sessions:
             if count >= limit:
                 idle = f"idle sessions are closed after {self._limits.idle:g} s"
                 allowed = f"this server allows {counted(limit, 'session')} {scope}"
-                text = f"{allowed}: close one first; {idle}"
-                raise RefusedError(429, "sessions", text)
-        session = Session(
-            account, self._quota, next(self._numbers), share_frames, self._replies, nonce
-        )
+                raise RefusedError(429, "sessions", f"{allowed}: close one first; {idle}")
+        session = Session(account, self._quota, next(self._numbers), message, self._replies)
         account.sessions += 1
         self._sessions[session.id] = session
         self._count()
@@ -374,10 +368,8 @@ class Sessions:
         """Close idle sessions; never returns."""
         while True:
             await asyncio.sleep(min(1.0, self._limits.idle / 4))
-            now = monotonic()
             for session in self:
-                since = session.idle_since
-                if since is not None and now - since > self._limits.idle:
+                if session.idle_seconds > self._limits.idle:
                     reason = f"idle for {self._limits.idle:g} s"
                     closing = asyncio.create_task(self.close(session, reason))
                     self._closing.add(closing)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from heapq import nsmallest
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from xuance_envs.remote.server.access import Proxies
-from xuance_envs.remote.server.http.requests import Handler, LargeReplies, Reply
-from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL, Metrics
-from xuance_envs.remote.server.settings import Limits
+from xuance_envs.remote.server.http.requests import Handler, Reply, RequestCycle
+from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL
+
+if TYPE_CHECKING:
+    from xuance_envs.remote.server.routes.api import Api
 
 logger = logging.getLogger("xuance_envs")
 
@@ -36,36 +38,30 @@ class ManagedConnection(Protocol):
 
 
 class ConnectionManager:
-    def __init__(
-        self,
-        limits: Limits,
-        handler: Handler,
-        post_routes: Iterable[str],
-        metrics: Metrics,
-        replies: LargeReplies,
-        hosts: frozenset[bytes] | None,
-        proxies: Proxies,
-    ) -> None:
-        self.limits = limits
-        self.handler = handler
+    def __init__(self, api: Api, hosts: frozenset[bytes] | None, proxies: Proxies) -> None:
+        self.limits = api.capacity.limits
+        self.handler: Handler = api.answer
+        self.metrics = api.metrics
         self.proxies = proxies
         self._roots = {"", proxies.root_path}
-        self.post_routes = {root + path: path for path in post_routes for root in self._roots}
-        self.static_replies: dict[str, Reply] = {}
-        self.metrics = metrics
+        self.post_routes = {root + path: path for path in api.post_routes for root in self._roots}
+        self.static_handlers: dict[str, Handler] = {}
         self.hosts = hosts
         self.connections: set[ManagedConnection] = set()
         self.is_closing = False
         self.unparsed_bytes = 0
         self._pipelined: deque[Callable[[], None]] = deque()
-        self._replies = replies
+        self._send_budget = api.replies.send_budget
         self._send_started: dict[ManagedConnection, float] = {}
         self._unread: dict[ManagedConnection, int] = {}
         self._last_logged: dict[str, tuple[float, int]] = {}
 
     def add_static_reply(self, path: str, reply: Reply) -> None:
+        async def answer(_: RequestCycle) -> Reply:
+            return reply
+
         for root in self._roots:
-            self.static_replies[root + path] = reply
+            self.static_handlers[root + path] = answer
 
     def add(self, connection: ManagedConnection) -> bool:
         """Register a connection and return whether to keep it; close idle ones if necessary."""
@@ -112,11 +108,11 @@ class ConnectionManager:
     async def reserve_send(self, connection: ManagedConnection, size: int) -> AsyncIterator[None]:
         """Reserve budget for a large reply; disconnect the slowest reader if necessary."""
         started = self._send_started
-        if not self._replies.send_budget.has_room(size) and started:
+        if not self._send_budget.has_room(size) and started:
             slowest = min(started, key=started.__getitem__)
             if monotonic() - started[slowest] > SLOW_READER_TIMEOUT:
                 self.disconnect(slowest, "its client read a reply slowly while others waited")
-        async with self._replies.send_budget.reserve(size, self.limits.write):
+        async with self._send_budget.reserve(size, self.limits.write):
             started[connection] = monotonic()
             try:
                 yield

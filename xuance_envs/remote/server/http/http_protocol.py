@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from time import monotonic
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +16,6 @@ from xuance_envs.extras import require_attributes
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
 from xuance_envs.remote.server.http.requests import (
     NO_OWNER,
-    Reply,
     RequestCycle,
     RequestHead,
     check_host,
@@ -52,6 +50,8 @@ LINGER_TIMEOUT = 2.0  # to read on after a refusal, because closing at once woul
 
 
 class ServerConnection(HttpToolsProtocol):
+    cycle: Any  # of uvicorn, a RequestCycle, or None before the first request
+
     def __init__(self, manager: ConnectionManager, **options: Any) -> None:
         super().__init__(**options)
         self.requests = 0
@@ -61,7 +61,6 @@ class ServerConnection(HttpToolsProtocol):
         self._in_head = False
         self._head_since: float | None = self.idle_since
         self._refusal: RefusedError | None = None
-        self._refused = False
         self._written = 0
         self._write_progress = 0, self.idle_since
         self._last_request: tuple[bytes, int, RequestCycle] | None = None
@@ -94,8 +93,7 @@ class ServerConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        cycle: Any = self.cycle  # None at first
-        return cycle is None or bool(cycle.response_complete)
+        return self.cycle is None or bool(self.cycle.response_complete)
 
     @property
     def waiting_since(self) -> float | None:
@@ -151,7 +149,7 @@ class ServerConnection(HttpToolsProtocol):
                 self._answer_again(cycle, data[len(head) :])
                 return
         fits = len(data) <= MAX_HEAD - self._head_bytes and not self._unparsed
-        if fits and not _has_several_heads(data):
+        if fits and data.count(HEAD_END) <= 1:
             self._feed(data)
             begun = begins and self.cycle is not before
             self._last_request = self._cacheable_head(data) if begun else None
@@ -169,32 +167,30 @@ class ServerConnection(HttpToolsProtocol):
     def _parse(self) -> None:
         """Parse received requests until one of them waits for the replies to earlier ones."""
         data = self._unparsed
-        while self._position < len(data) and not self.pipeline and not self._refused:
+        while self._position < len(data) and not self.pipeline and not self._discards:
             start, end = self._position, self._position + MAX_HEAD - self._head_bytes
             head_end = data.find(HEAD_END, start, end)
             if head_end >= 0:
                 end = head_end + len(HEAD_END)
             self._position = end
             self._feed(data[start:end])
-        if self._position >= len(data) or self._refused:
+        if self._position >= len(data) or self._discards:
             self._keep_unparsed(b"")
 
     @property
     def _is_between_requests(self) -> bool:
         """Return whether the last request is answered and no further bytes have arrived."""
-        cycle: Any = self.cycle
         return (
             self._head_since is None
-            and cycle is not None
-            and cycle.response_complete
-            and not cycle.more_body
+            and self.cycle is not None
+            and self.cycle.response_complete
+            and not self.cycle.more_body
             and not self._unparsed
-            and not self._refused
         )
 
     def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
         """Return head, size and cycle of ``data`` if it is one request whose head may repeat."""
-        cycle: Any = self.cycle
+        cycle = self.cycle
         if type(cycle) is not RequestCycle or cycle.more_body or not cycle.keep_alive:
             return None
         end = data.find(HEAD_END) + len(HEAD_END)
@@ -208,16 +204,13 @@ class ServerConnection(HttpToolsProtocol):
     def _answer_again(self, last: RequestCycle, body: bytes) -> None:
         """Answer a request whose head equals the previous one, without parsing it."""
         self.requests += 1
-        cycle: Any = RequestCycle(self, last.head, True, False, last.handler)
-        self.cycle = cycle
-        cycle.body, cycle.more_body = body, False
-        cycle.start()
+        self.cycle = RequestCycle(self, last.head, True, False, last.handler, body, more_body=False)
+        self._start(self.cycle, self.app)
 
     def _feed(self, data: bytes) -> None:
         """Parse data; if it ends within a head, count it towards the limit of a head."""
         requests = self.requests
-        cycle: Any = self.cycle
-        in_body = cycle is not None and cycle.more_body
+        in_body = self.cycle is not None and self.cycle.more_body
         super().data_received(data)
         if self._in_head:
             # After other requests, the head's start in the data is unknown: count only later data.
@@ -246,23 +239,28 @@ class ServerConnection(HttpToolsProtocol):
         method, handler = self.parser.get_method(), manager.handler
         path = unquote(parse_url(self.url).path.decode("ascii"))
         route = manager.post_routes.get(path)
-        if method == b"GET" and path in manager.static_replies:
-            route, handler = path, partial(_static_reply, manager.static_replies[path])
+        if method == b"GET" and path in manager.static_handlers:
+            route, handler = path, manager.static_handlers[path]
         if route is None or method == b"HEAD":
             self._delegate_to_app()
             return
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         idle = self.is_idle
         head = RequestHead(route, self.headers, method.decode())
-        cycle: Any = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
-        self.cycle = cycle
+        self.cycle = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
         if idle and not self._unparsed:
-            cycle.start()
+            self._start(self.cycle, self.app)
             return
         self.flow.pause_reading()  # pipelined
-        self.pipeline.appendleft((cycle, self.app))
+        self.pipeline.appendleft((self.cycle, self.app))
         if idle:
             manager.start_pipelined(self.proceed)
+
+    def _start(self, cycle: Any, app: Any) -> None:
+        """Answer a request in a task that the server awaits on shutdown."""
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def _delegate_to_app(self) -> None:
         """Dispatch the request to the application through uvicorn's own handling."""
@@ -305,10 +303,7 @@ class ServerConnection(HttpToolsProtocol):
         # As in uvicorn, but without a timer per request: check_timeouts closes idle connections.
         self.flow.resume_reading()
         if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            task = self.loop.create_task(cycle.run_asgi(app))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self._start(*self.pipeline.pop())
         if self._unparsed:
             self._parse()
         if self.pipeline:
@@ -339,23 +334,14 @@ class ServerConnection(HttpToolsProtocol):
 
     def _refuse(self, refusal: RefusedError) -> None:
         """Send a refusal, stop reading requests and close."""
-        if self._refused or self.transport.is_closing():
+        if self._discards or self.transport.is_closing():
             return
-        self._refused, self._head_bytes = True, MAX_HEAD
+        self._head_bytes = MAX_HEAD
         self._in_head, self._head_since = False, None
         self.manager.log_limit("refused a request", str(refusal))
         reply = refused(refusal)
         self.write(encode_head(reply, keep_alive=False) + reply.body)
         self.linger()
-
-
-async def _static_reply(reply: Reply, _: RequestCycle) -> Reply:
-    return reply
-
-
-def _has_several_heads(data: bytes) -> bool:
-    first = data.find(HEAD_END)
-    return first >= 0 and data.find(HEAD_END, first + len(HEAD_END)) >= 0
 
 
 def _head_too_large() -> RefusedError:

@@ -26,7 +26,7 @@ require_attributes(
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
 ACCEPT_PAUSE = 0.1  # seconds to wait if the process has no file descriptor for a new connection
 MAX_HANDSHAKES = 512  # in progress, before a new one replaces the oldest; each takes about 95 kB
-MAX_UNSENT = 64 * 2**10  # bytes of a connection that the kernel may hold; by default megabytes
+MAX_UNSENT = 64 * 2**10  # unsent bytes per connection in the kernel, by default megabytes
 
 
 class ListeningServer(uvicorn.Server):
@@ -105,17 +105,12 @@ class ListeningServer(uvicorn.Server):
                 self._pause = loop.call_later(ACCEPT_PAUSE, self._listen)
                 return
             accepted.setblocking(False)
-            self._connect(accepted)
-
-    def _connect(self, accepted: socket.socket) -> None:
-        if self._tls is None:
-            self.create_transport(accepted, self.make_connection)
-            return
-        handshake = TlsHandshake(self, accepted)
-        if self.manager.add(handshake):
-            handshake.wait()
-        else:
-            handshake.abort()
+            if self._tls is None:
+                self.create_transport(accepted, self.make_connection)
+            elif self.manager.add(handshake := TlsHandshake(self, accepted)):
+                handshake.wait()
+            else:
+                handshake.abort()
 
     def start_handshake_soon(self) -> None:
         if self.waiting and not self._starts_soon:
@@ -133,8 +128,7 @@ class ListeningServer(uvicorn.Server):
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
             oldest.cancel()
-            reason = f"{MAX_HANDSHAKES} others have begun"
-            self.manager.log_limit("ended a TLS handshake", reason)
+            self.manager.log_limit("ended a TLS handshake", f"{MAX_HANDSHAKES} others have begun")
         self.start_handshake_soon()
 
     def create_transport(

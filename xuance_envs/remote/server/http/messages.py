@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from xuance_envs.remote.wire.bounds import TooManyNodesError
 from xuance_envs.remote.wire.constants import MAX_SEED
 from xuance_envs.remote.wire.failures import RefusedError
-from xuance_envs.remote.wire.nodes import shortened
+from xuance_envs.remote.wire.formats import WireFormat, loads
+from xuance_envs.remote.wire.nodes import WireError, shortened
 
 MAX_ENVS = 100_000
 MAX_ID = 64
+MAX_INLINE_BODY = 1024  # maximum bytes of a body that serves as its own digest
 MAX_FIELDS = 20  # checked before validation, because pydantic reports every invalid field
 MAX_NAMES = 1000  # keyword arguments, options or positional arguments per request
 
@@ -35,10 +39,6 @@ def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> Befor
     return BeforeValidator(check)
 
 
-def _is_seed(item: Any) -> bool:
-    return item is None or (type(item) is int and 0 <= item < MAX_SEED)
-
-
 Id = Annotated[str, Field(max_length=MAX_ID)]
 Number = Annotated[int, Field(ge=1, le=2**53)]
 Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
@@ -51,7 +51,10 @@ EpisodeIds = Annotated[
     ),
     _at_most(MAX_ENVS, lambda item: type(item) is str and len(item) <= MAX_ID),
 ]
-Seeds = Annotated[Seed | list[Seed | None] | None, _at_most(MAX_ENVS, _is_seed)]
+Seeds = Annotated[
+    Seed | list[Seed | None] | None,
+    _at_most(MAX_ENVS, lambda item: item is None or (type(item) is int and 0 <= item < MAX_SEED)),
+]
 StateNumbers = Annotated[
     list[Number], _at_most(MAX_ENVS, lambda item: type(item) is int and 1 <= item <= 2**53)
 ]
@@ -178,12 +181,19 @@ class Call(SessionRequestModel):
 M = TypeVar("M", bound=RequestModel)
 
 
-def message_of(model: type[M], node: Any) -> M:
-    if isinstance(node, dict) and len(node) > MAX_FIELDS:
-        expected = f"expected only the fields {', '.join(model.model_fields)}"
-        raise RefusedError(422, "invalid", f"{expected}, got {len(node)} fields")
+def decode(model: type[M], wire_format: WireFormat, max_nodes: int, body: bytes) -> tuple[M, bytes]:
+    """Return the message in a body, and a digest that identifies it."""
+    digest = body if len(body) <= MAX_INLINE_BODY else hashlib.blake2b(body).digest()
     try:
-        return model.__pydantic_validator__.validate_python(node)  # type: ignore[no-any-return]  # what model_validate calls
+        node = loads(body, wire_format, max_nodes)
+        if isinstance(node, dict) and len(node) > MAX_FIELDS:
+            expected = f"expected only the fields {', '.join(model.model_fields)}"
+            raise RefusedError(422, "invalid", f"{expected}, got {len(node)} fields")
+        return model.__pydantic_validator__.validate_python(node), digest  # model_validate calls it
+    except TooManyNodesError as error:
+        raise RefusedError(413, "nodes", str(error)) from None
+    except WireError as error:
+        raise RefusedError(400, "malformed", str(error)) from None
     except ValidationError as error:
         raise RefusedError(422, "invalid", _faults(error)) from None
 

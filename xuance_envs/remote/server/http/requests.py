@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ CONTENT_TYPES = {
     b"application/x-msgpack": WireFormat.MSGPACK,
     b"application/vnd.msgpack": WireFormat.MSGPACK,
 }
-_HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
 
 # Headers that must not repeat, because a proxy and the server could read different ones.
 SINGLE_HEADERS = frozenset(
@@ -29,20 +29,18 @@ SINGLE_HEADERS = frozenset(
 
 LARGE_REPLY = 64 * 2**10  # bytes from which a reply counts as large
 SMALL_BODY = 32 * 2**10  # maximum bytes of a body that is decoded in the event loop
-SHARED_BODY = 4 * 2**10  # bytes from which a body is sent without copying it behind the head
+SHARED_BODY = 4 * 2**10  # bytes from which head and body are written one by one, without a copy
 WRITE_CHUNK = 256 * 2**10  # maximum bytes of a reply to pass to the transport at a time
 NO_OWNER = "-"  # owner that the log shows for a request without a valid token
 
-_RETRY_AFTER = "retry-after", "1"
-_REFUSAL_HEADERS = {401: ("www-authenticate", "Bearer"), 429: _RETRY_AFTER, 503: _RETRY_AFTER}
+_REFUSAL_HEADERS = {401: (("www-authenticate", "Bearer"),)}
+_REFUSAL_HEADERS |= dict.fromkeys((429, 503), (("retry-after", "1"),))
 
 Headers = Sequence[tuple[bytes, bytes]]
 Handler = Callable[["RequestCycle"], Awaitable["Reply"]]
 
 
 class Reply(NamedTuple):
-    """Encoded reply, which can be sent again."""
-
     status: int
     content_type: str
     body: bytes
@@ -56,30 +54,22 @@ class RequestHead:
         self.path = path
         self.headers = headers
         self.method = method
-        fields = {name: value for name, value in headers if name in _HEADER_FIELDS}
+        fields = dict(headers)
         self.authorization = fields.get(b"authorization")
         length = fields.get(b"content-length", b"")
         self.length = int(length) if length.isdigit() and len(length) < 19 else 0
         self.is_small = self.length <= SMALL_BODY
-        content_type = fields.get(b"content-type", b"")
-        self.body_format = CONTENT_TYPES.get(content_type) or CONTENT_TYPES.get(
-            content_type.partition(b";")[0].strip().lower()
-        )
-        accept = fields.get(b"accept")
-        accepted = None if accept is None else _accepted_format(accept)
-        self.reply_format = accepted or self.body_format or WireFormat.JSON
+        content_type = fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        self.body_format = CONTENT_TYPES.get(content_type)
+        accept = fields.get(b"accept", b"").lower()
+        accepted = (form for name, form in CONTENT_TYPES.items() if name in accept)
+        self.reply_format = next(accepted, self.body_format or WireFormat.JSON)
         self.digest = f"{path} {self.reply_format.content_type}".encode()  # without the body
 
 
-def _accepted_format(accept: bytes) -> WireFormat | None:
-    exact, accept = CONTENT_TYPES.get(accept), accept.lower()
-    return exact or next((form for name, form in CONTENT_TYPES.items() if name in accept), None)
-
-
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
-    header = _REFUSAL_HEADERS.get(refusal.status)
     body = dumps(refusal.message(), body_format)
-    headers = () if header is None else (header,)
+    headers = _REFUSAL_HEADERS.get(refusal.status, ())
     return Reply(refusal.status, body_format.content_type, body, headers)
 
 
@@ -111,12 +101,7 @@ def check_host(headers: Headers, hosts: frozenset[bytes]) -> RefusedError | None
 
 
 def encode_head(reply: Reply, keep_alive: bool) -> bytes:
-    key = reply.status, reply.content_type
-    start = _HEAD_STARTS.get(key)
-    if start is None:
-        status = f"{reply.status} {HTTPStatus(reply.status).phrase}"
-        text = f"HTTP/1.1 {status}\r\ncontent-type: {reply.content_type}\r\ncontent-length: "
-        start = _HEAD_STARTS[key] = text.encode()
+    start = _head_start(reply.status, reply.content_type)
     if keep_alive and not reply.headers:
         return b"%b%d\r\n\r\n" % (start, len(reply.body))
     extra = b"" if keep_alive else b"connection: close\r\n"
@@ -125,7 +110,10 @@ def encode_head(reply: Reply, keep_alive: bool) -> bytes:
     return b"%b%d\r\n%b\r\n" % (start, len(reply.body), extra)
 
 
-_HEAD_STARTS: dict[tuple[int, str], bytes] = {}
+@cache
+def _head_start(status: int, content_type: str) -> bytes:
+    status_line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+    return f"{status_line}\r\ncontent-type: {content_type}\r\ncontent-length: ".encode()
 
 
 class LargeReplies:
@@ -135,7 +123,7 @@ class LargeReplies:
         self.build_budget = ByteBudget(limits.replies, "large replies")
         self.send_budget = ByteBudget(limits.replies, "large replies")
         self._max_bytes = limits.kept
-        self.stored: OrderedDict[str, Reply] = OrderedDict()  # by session
+        self.stored: dict[str, Reply] = {}  # by session
         self._bytes = 0
 
     def store(self, session: str, reply: Reply) -> None:
@@ -152,49 +140,26 @@ class LargeReplies:
             self._bytes -= len(reply.body)
 
 
+@dataclass(eq=False)
 class RequestCycle:
     """Request for a message route and its reply, with the interface of uvicorn's cycles."""
 
-    def __init__(
-        self,
-        connection: Any,  # a ServerConnection, whose module imports this one
-        head: RequestHead,
-        keep_alive: bool,
-        expects_continue: bool,
-        handler: Handler,
-    ) -> None:
-        self.head = head
-        self.owner = NO_OWNER  # name for the log
-        self.keep_alive = keep_alive
-        self.expects_continue = expects_continue
-        self.handler = handler
-        self.disconnected = False
-        self.response_complete = False
-        self.body: bytes | bytearray = bytearray()
-        self.more_body = True
-        self._connection = connection
-        self._body_event: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def message_event(self) -> RequestCycle:
-        """Event that uvicorn sets when body data arrives or the client disconnects."""
-        return self
-
-    def set(self) -> None:
-        """Wake the reader of the body; uvicorn calls this on :attr:`message_event`."""
-        if self._body_event is not None and not self._body_event.done():
-            self._body_event.set_result(None)
-
-    def start(self) -> None:
-        """Answer the request in a task that the server awaits on shutdown."""
-        connection = self._connection
-        self._task = connection.loop.create_task(self.run_asgi(connection.app))
-        connection.tasks.add(self._task)
+    connection: Any  # a ServerConnection, whose module imports this one
+    head: RequestHead
+    keep_alive: bool
+    expects_continue: bool
+    handler: Handler
+    body: bytes | bytearray = field(default_factory=bytearray)
+    more_body: bool = True
+    owner: str = NO_OWNER  # name for the log
+    disconnected: bool = False
+    response_complete: bool = False
+    # Set by uvicorn when body data arrives or the client disconnects.
+    message_event: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run_asgi(self, app: Any) -> None:
         """Read the request and answer it; uvicorn requires this name."""
-        connection = self._connection
+        connection = self.connection
         manager = connection.manager
         start = perf_counter()
         status = 500
@@ -219,13 +184,10 @@ class RequestCycle:
             manager.metrics.record_request(
                 client, self.owner, head.method, head.path, status, start
             )
-            if self._task is not None:
-                connection.tasks.discard(self._task)
 
     async def read(self, limit: int, seconds: float) -> bytes:
-        """Read the body, of at most ``limit`` bytes and within ``seconds``."""
         if self.expects_continue and self.more_body and not self.disconnected:
-            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.expects_continue = False
         if self.more_body:
             try:
@@ -243,23 +205,23 @@ class RequestCycle:
             if self.disconnected:
                 text = "the client disconnected before the request was complete"
                 raise RefusedError(400, "disconnected", text)
-            self._connection.flow.resume_reading()
-            self._body_event = self._connection.loop.create_future()
-            await self._body_event
+            self.connection.flow.resume_reading()
+            await self.message_event.wait()
+            self.message_event.clear()
 
     def _send(self, reply: Reply) -> None:
         self.keep_alive = self.keep_alive and not self.more_body
         if not self.disconnected:
             head = encode_head(reply, self.keep_alive)
             if len(reply.body) < SHARED_BODY:
-                self._connection.write(head + reply.body)
+                self.connection.write(head + reply.body)
             else:
-                self._connection.write(head)
-                self._connection.write(reply.body)
+                self.connection.write(head)
+                self.connection.write(reply.body)
             self._end()
 
     async def _send_in_pieces(self, reply: Reply) -> None:
-        connection, view = self._connection, memoryview(reply.body)
+        connection, view = self.connection, memoryview(reply.body)
         self.keep_alive = self.keep_alive and not self.more_body
         connection.write(encode_head(reply, self.keep_alive))
         for first in range(0, len(view), WRITE_CHUNK):
@@ -272,8 +234,8 @@ class RequestCycle:
     def _end(self) -> None:
         self.response_complete = True
         if self.keep_alive:
-            self._connection.on_response_complete()
+            self.connection.on_response_complete()
         elif self.more_body:
-            self._connection.linger()
+            self.connection.linger()
         else:
-            self._connection.transport.close()
+            self.connection.transport.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
@@ -37,11 +36,9 @@ from xuance_envs.remote.server.limits import Account, Accounts, Capacity, thrott
 from xuance_envs.remote.server.monitoring import OWNER_KEY, Metrics, loggable_path
 from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.server.settings import Settings
-from xuance_envs.remote.wire.bounds import TooManyNodesError
 from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
 from xuance_envs.remote.wire.failures import EnvsFailedError, RefusedError, refusal_of
-from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
-from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.values import from_client
 
 logger = logging.getLogger("xuance_envs")
@@ -49,7 +46,6 @@ logger = logging.getLogger("xuance_envs")
 M = TypeVar("M", bound=messages.RequestModel)
 T = TypeVar("T")
 
-MAX_INLINE_BODY = 1024  # maximum bytes of a body that serves as its own digest
 TOKENS_INTERVAL = 1.0  # seconds between checks of the tokens file
 
 
@@ -99,13 +95,12 @@ class Api:
             asyncio.get_running_loop().add_signal_handler(system.hangup_signal(), reload)
 
     async def watch_tokens(self) -> None:
-        """Reload the tokens when their file changes; never returns."""
         while True:
             await asyncio.sleep(TOKENS_INTERVAL)
             await self.reload_tokens(only_if_changed=True)
 
     async def reload_tokens(self, only_if_changed: bool = False) -> None:
-        """Close the sessions of revoked tokens; if the tokens cannot be read, keep the old ones."""
+        """Reload the tokens, or keep them after an error; close the sessions of revoked tokens."""
         tokens = self._settings.tokens
         try:
             reload = tokens.reload_if_changed if only_if_changed else tokens.reload
@@ -176,7 +171,7 @@ class Api:
             raise RefusedError(415, "content_type", f"expected a content type of {expected}")
         max_body = min(limits.body, SMALL_BODY) if head.is_small else limits.body
         body = await request.read(max_body, limits.upload)
-        decode = partial(_decode_message, model, head.body_format, limits.nodes, body)
+        decode = partial(messages.decode, model, head.body_format, limits.nodes, body)
         message, digest = decode() if head.is_small else await self._run_in_thread(decode)
         return message, digest + head.digest
 
@@ -190,7 +185,7 @@ class Api:
     async def create_session(
         self, message: messages.CreateSession, account: Account, head: RequestHead
     ) -> bytes:
-        session = self.sessions.open(account, message.share_frames, message.nonce)
+        session = self.sessions.open(account, message)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
         return dumps(answer, head.reply_format)
 
@@ -294,6 +289,10 @@ class Api:
         request.scope[OWNER_KEY] = owner.name
         return owner
 
+    def check_page_token(self, request: Request) -> None:
+        if self._settings.pages_need_token:
+            self.owner(request)
+
     def is_admin(self, request: Request) -> bool:
         try:
             return self.owner(request).is_admin
@@ -318,19 +317,6 @@ class Api:
 def _check_count(code: str, unit: str, given: Sized, count: int) -> None:
     if len(given) != count:
         raise RefusedError(422, code, f"expected {counted(count, unit)}, got {len(given)}")
-
-
-def _decode_message(
-    model: type[M], wire_format: WireFormat, nodes: int, body: bytes
-) -> tuple[M, bytes]:
-    try:
-        node = loads(body, wire_format, nodes)
-    except TooManyNodesError as error:
-        raise RefusedError(413, "nodes", str(error)) from None
-    except WireError as error:
-        raise RefusedError(400, "malformed", str(error)) from None
-    digest = body if len(body) <= MAX_INLINE_BODY else hashlib.blake2b(body).digest()
-    return messages.message_of(model, node), digest
 
 
 def _ok(body: bytes, wire_format: WireFormat) -> Reply:

@@ -9,7 +9,6 @@ import importlib.resources
 import re
 import struct
 import zlib
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -30,17 +29,13 @@ HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
 MAX_CACHED = 16
 
 
-def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], None]:
-    """Add the routes, which show token names only to admins; return the token check."""
+def add_pages(app: FastAPI, api: Api) -> None:
+    """Add the routes, which show token names only to admins."""
     metrics = api.metrics
     images: dict[int, tuple[NDArray[np.uint8], bytes]] = {}  # encoded, by session
     encode_lock = asyncio.Lock()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": policy_for(page), "X-Content-Type-Options": "nosniff"}
-
-    def check_token(request: Request) -> None:
-        if need_token:
-            api.owner(request)
 
     def find(number: int) -> Session | None:
         return next((each for each in api.sessions if each.number == number), None)
@@ -60,24 +55,23 @@ def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], N
 
     def check_admin(request: Request) -> None:
         if not api.owner(request).is_admin:
-            declared = f"the token file declares one as 'NAME TOKEN {ADMIN}'"
+            declared = f"the tokens file declares one as 'NAME TOKEN {ADMIN}'"
             raise RefusedError(403, "admin", f"an admin token is required: {declared}")
 
     @app.get(path, summary="All sessions. Requires an admin token.", **NEEDS_TOKEN)
     async def sessions(request: Request) -> dict[str, Any]:
         check_admin(request)
-        rows, now = [], monotonic()
-        for session in api.sessions:
-            since = session.idle_since
-            row = {
+        rows = [
+            {
                 "session": session.number,
                 "name": session.account.owner.name,
                 "environments": session.environments,
                 "steps": session.steps,
-                "age_seconds": round(now - session.opened_at, 1),
-                "idle_seconds": 0.0 if since is None else round(now - since, 1),
+                "age_seconds": round(monotonic() - session.opened_at, 1),
+                "idle_seconds": round(session.idle_seconds, 1),
             }
-            rows.append(row)
+            for session in api.sessions
+        ]
         return {"sessions": rows}
 
     end_summary = "End any session. Requires an admin token."
@@ -96,7 +90,7 @@ def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], N
 
     @app.get("/status.json", summary="Data of the status page.")
     async def status(request: Request) -> dict[str, Any]:
-        check_token(request)
+        api.check_page_token(request)
         return {
             "version": __version__,
             "sessions": metrics.sessions,
@@ -119,7 +113,7 @@ def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], N
 
     @app.get("/frames/{number}.png", summary=frame_summary, responses=refusals)
     async def frame(number: int, request: Request) -> Response:
-        check_token(request)
+        api.check_page_token(request)
         session = find(number)
         if session is None or (shared := _shared_frame(session)) is None:
             raise RefusedError(404, "frame", f"session {number} shares no frame")
@@ -132,11 +126,9 @@ def add_pages(app: FastAPI, api: Api, need_token: bool) -> Callable[[Request], N
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format.")
     async def counts(request: Request) -> Response:
-        check_token(request)
+        api.check_page_token(request)
         names = api.sessions.by_name() if api.is_admin(request) else None
         return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
-
-    return check_token
 
 
 def policy_for(page: str) -> str:
