@@ -161,7 +161,7 @@ def test_another_version_of_a_simulator(library: str, monkeypatch: pytest.Monkey
 def test_a_state_without_the_version_of_box2d_is_a_warning() -> None:
     now = Fingerprint({}, {"Box2D": "2.3.10"})
     warnings = now.check({}, {})
-    expected = "it was saved with Box2D of an unknown version, and this process has 2.3.10"
+    expected = "the state was saved with Box2D of an unknown version, and this process has 2.3.10"
     assert warnings[-1] == expected
 
 

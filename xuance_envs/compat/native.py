@@ -53,10 +53,10 @@ def from_gymnasium(
     ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is ``SAME_STEP`` (with ``final_obs``) or
     ``DISABLED`` (with ``reset_mask``).
 
-    These environments generate random numbers in their own way. ``call``, ``get_attr`` and
-    ``set_attr`` raise :class:`NotImplementedError`. So do seeds, options and partial resets that
-    ``vector_env`` does not support. The error contains the reason, and nothing changes. Saving and
-    loading states raise :class:`~xuance_envs.errors.StateError`.
+    With equal seeds, results may differ from those of single environments. ``call``, ``get_attr``
+    and ``set_attr`` raise :class:`NotImplementedError`. So do seeds, options and partial resets
+    that ``vector_env`` does not support. The error contains the reason, and nothing changes. Saving
+    and loading states raise :class:`~xuance_envs.errors.StateError`.
 
     Args:
         vector_env: the vectorized environment; closing the result closes it, too.

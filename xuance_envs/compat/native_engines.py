@@ -316,10 +316,7 @@ def _envpool(env: Any) -> NativeEngine:
 
 
 def _class_names(env: Any) -> list[str]:
-    """Return the names of the environment's class and its base classes.
-
-    Comparing names needs no imports.
-    """
+    """Return the names of the class and its bases, because comparing names needs no imports."""
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(env).__mro__]
 
 

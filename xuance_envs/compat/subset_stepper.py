@@ -95,7 +95,7 @@ class SubsetStepper(Stepper):
         self._start_queued()
 
     def receive(self, wanted: int, timeout: float | None = None) -> list[PartialStep]:
-        """Wait for at least ``wanted`` of the environments that were sent."""
+        """Wait for ``wanted`` sent environments; after ``timeout``, only for the first."""
         self._groups.check_open()
         if self._has_queued:
             self._start_queued()

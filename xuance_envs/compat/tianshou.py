@@ -35,7 +35,7 @@ class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignor
             is ready, ``step`` waits for the first.
         as_objects: True to use observations and rewards as they are, ignoring the spaces. This
             allows several rewards per step, and observations of different shapes. Always on for
-            environments that are not Gymnasium's or whose observations are not single arrays.
+            environments that are not a ``gymnasium.Env``, or whose observations are not one array.
 
     Raises:
         ValueError: two callables returned the same environment, or an argument is out of range.

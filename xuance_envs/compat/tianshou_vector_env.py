@@ -177,7 +177,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
         return self._apply(self._envs(id), tianshou_env_functions.get_env_attr, *arguments)
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
-        """Set attribute ``key`` of each given environment, without its wrappers, to one value."""
+        """Set attribute ``key`` of innermost environments, inside all wrappers, to one value."""
         setter = AttributeSetter(tianshou_env_functions.set_env_attr)
         self._apply(self._envs(id), setter, key, value)
 

@@ -79,7 +79,7 @@ def as_batch(space: Space[Any], actions: Any) -> Any:
 
 
 def as_rows(space: Space[Any], actions: Any) -> Any:
-    """Return actions in a form that a ``VecEnv`` cannot take for one batch per component."""
+    """Turn a tuple or array for a Dict or Tuple space into a list of one action per environment."""
     is_composite = isinstance(space, spaces.Dict | spaces.Tuple)
     return list(actions) if is_composite and isinstance(actions, tuple | np.ndarray) else actions
 
@@ -174,10 +174,7 @@ def worker_settings(
 
 
 def start_method(context: StartMethod | None) -> StartMethod:
-    """Return ``context``, or for None a default.
-
-    This is Python's default start method, or ``"spawn"`` if that is an unsafe ``"fork"``.
-    """
+    """Return ``context``; for None Python's default, or ``"spawn"`` if that is an unsafe fork."""
     if context is not None:
         return context
     method: Any = multiprocessing.get_start_method()

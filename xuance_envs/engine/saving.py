@@ -47,7 +47,7 @@ class Saver(ABC):
 
     @abstractmethod
     def verify(self, ids: Ids) -> None:
-        """Check saving with new environments; raise an error if they diverge from the originals."""
+        """Check with new environments that loaded states continue exactly; raise if they do not."""
 
     @abstractmethod
     def save(self, ids: Ids) -> EnvStates: ...

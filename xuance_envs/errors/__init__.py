@@ -8,7 +8,7 @@
     ├── NotSteppingError       ``step_wait`` or ``recv`` was called while nothing was pending
     ├── ClosedVecEnvError      the vectorized environment is closed
     ├── WrongProcessError      an operation other than ``close`` was called in a forked process
-    ├── EnvError               an environment raised, or violated its spaces
+    ├── EnvError               an environment raised, or returned an invalid value
     │   └── StateError         a state cannot be saved or read
     │       └── StateMismatchError   the state belongs to a different environment
     ├── WorkerDiedError        a worker ended unexpectedly
@@ -22,7 +22,7 @@
         ├── RemoteRequestError          invalid or slow request (400, 408, 415, 422)
         ├── RemoteLimitError            a limit of the server is reached (429)
         ├── RemoteVersionError          different protocol version
-        └── RemoteUnreachableError      no answer
+        └── RemoteUnreachableError      no answer in time (also 502, 503, 504)
 
 All of them can be pickled. Invalid arguments raise :class:`ValueError` or
 :class:`TypeError` instead, and leave the vectorized environment usable.

@@ -81,8 +81,8 @@ class WrongProcessError(VecEnvError):
     """A forked process used a vectorized environment of its parent process.
 
     Workers and servers answer only the process that created the vec env. Create a new one in
-    the forked process. A fork copies a :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`
-    with its environments, so it works in both processes.
+    the forked process. A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` works in both
+    processes, because the fork copies its environments, unless these are asynchronous.
 
     Example:
         >>> import os

@@ -6,7 +6,7 @@ from xuance_envs.errors._base import VecEnvError
 
 
 class EnvError(VecEnvError):
-    """An environment raised an exception, or returned a value outside its spaces.
+    """An environment raised an exception, or returned an invalid value (a wrong shape or type).
 
     ``__cause__`` is the environment's exception, unless a worker could not pickle it.
 

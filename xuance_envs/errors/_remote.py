@@ -159,7 +159,7 @@ class RemoteVersionError(RemoteError):
 
 
 class RemoteUnreachableError(RemoteError):
-    """The server is unreachable or did not answer in time; it may have executed the request.
+    """No answer in time, or status 502, 503 or 504; the server may have executed the request.
 
     Example:
         >>> RemoteVecEnv("http://127.0.0.1:9", "CartPole-v1", 2, timeout=1.0)

@@ -41,8 +41,8 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
     """Vectorized multi-agent environment.
 
     It supports PettingZoo's parallel environments, parallelizable turn-based ones, and XuanCe's
-    ``RawMultiAgentEnv``. These libraries are not imported; an environment needs only the same
-    attributes and methods.
+    ``RawMultiAgentEnv``. An environment needs only the same attributes and methods. PettingZoo is
+    imported only to convert turn-based environments.
 
     Each step steps every environment once with the actions of its active agents. A PettingZoo
     episode ends when no agent is left. A XuanCe episode ends when all agents are terminated or the

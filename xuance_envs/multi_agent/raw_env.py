@@ -250,7 +250,7 @@ class MPE_Env(RawMultiAgentEnv):
     Args:
         config: id of the environment, or a XuanCe configuration: an object with ``env_id``,
             ``env_seed``, ``render_mode`` and ``continuous_action``.
-        env_seed: seed of the first episode; later episodes continue the random stream.
+        env_seed: seed of a reset in the constructor; all episodes continue its random stream.
         render_mode: render mode of the environment.
         continuous_action: True for continuous actions, which are clipped to their space.
         **options: further arguments for the environment.

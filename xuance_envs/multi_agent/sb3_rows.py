@@ -77,7 +77,7 @@ class SB3Rows(Uncopyable, VecEnv):
         return [frame for frame in frames for _ in range(self._rows.envs.num_agents)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return whether environments have an attribute; ``action_masks`` exists if masks do."""
+        """Return whether environments have an attribute, or masks for ``"action_masks"``."""
         if attr_name == "action_masks":
             return self._rows.masks is not None
         has: bool = super().has_attr(attr_name)

@@ -132,7 +132,7 @@ class _Battles(XuanCeVecMultiAgentEnv):
             self._count(env, self.buf_info[env])
 
     def _count(self, env: int, info: Mapping[str, Any]) -> None:
-        """Update the counters after a battle; the info is empty if the worker failed."""
+        """Update the counters after a battle; keys may be missing if the worker failed."""
         raise NotImplementedError
 
 

@@ -39,7 +39,7 @@ frames). The emulator executed the first one, unless the limit below dropped old
 
 _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
-"""At stickiness 0.9, the probability that none of these requests was executed is 10^-23."""
+"""At stickiness 0.9, the probability that none of these requests was executed is below 10^-23."""
 
 # Layout of a serialized state: the episode's frame count, mode and difficulty; at the end, a mark,
 # the length of a text, and this text: the random generator for sticky actions.

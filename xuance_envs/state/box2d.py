@@ -1,8 +1,8 @@
-"""Checkpoints of Gymnasium's Box2D environments, restored by replay.
+"""Checkpoints of Gymnasium's LunarLander, restored by replay; refusal of other Box2D environments.
 
 A Box2D world does not expose its impulses, timers or contact order. LunarLander creates a new world
 at each reset. The generator before the reset and the actions after it determine that world, so a
-recorder stores both as the state.
+recorder stores both as the state. Other environments reuse their world.
 """
 
 from __future__ import annotations

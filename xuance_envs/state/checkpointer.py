@@ -37,7 +37,7 @@ class EnvCheckpointer:
 
     @property
     def plan(self) -> StatePlan:
-        """Plan of the environment's state; a new one if a kept object was replaced."""
+        """Plan of the environment's state; a new one if a space or a kept object has changed."""
         plan = self._plan
         if plan is None or not plan.is_current():
             plan = self._plan = StatePlan(self.env)

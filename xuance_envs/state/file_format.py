@@ -136,7 +136,7 @@ def read(data: bytes, trusted: bool) -> Contents:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically and durably (synced to disk)."""
+    """Write a file atomically, after syncing its content to disk."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -26,9 +26,9 @@ _SINCE_0_3 = _ARGUMENTS, "inner spaces"
 """Parts that descriptions of version 0.2 do not have."""
 
 _SAVED_BY_0_2 = (
-    "it was saved by version 0.2, which did not save pygame's objects, shared memory of structured "
-    "arrays, closure variables and defaults of functions, or attributes of classes other than the "
-    "environment's own"
+    "the state was saved by version 0.2, which did not save pygame's objects, shared memory of "
+    "structured arrays, closure variables and defaults of functions, or attributes of classes "
+    "other than the environment's own"
 )
 
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
@@ -87,7 +87,9 @@ class Fingerprint:
             if name in VERSION_BOUND_LIBRARIES and (saved or name != "Box2D"):
                 raise MismatchError(f"version of {name}", saved, current)
             saved = saved or "of an unknown version"
-            warnings.append(f"it was saved with {name} {saved}, and this process has {current}")
+            warnings.append(
+                f"the state was saved with {name} {saved}, and this process has {current}"
+            )
         return warnings
 
 

@@ -162,9 +162,9 @@ def _check_model(model: Any, value: tuple[bytes, _Changes] | None) -> str | None
     own = _model(model)
     if value is None:
         if not own.is_original():
-            reason = "the file does not contain the model's parameters, which changed here"
+            reason = "the state lacks the model's parameters, and this environment has changed them"
             raise MismatchError("model", "no parameters", "changed parameters", reason)
-        return "it was saved by version 0.2.0, without the MuJoCo model's parameters"
+        return "the state was saved by version 0.2.0, without the MuJoCo model's parameters"
     digest, changes = value
     if digest != own.digest:
         saved, here = (f"initial values with digest {each.hex()}" for each in (digest, own.digest))
@@ -346,7 +346,7 @@ def _check_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> str:
     if parameters != digest.digest():
         saved = f"parameters with digest {parameters.hex()}"
         raise MismatchError("model", saved, digest.hexdigest())
-    return "it was saved by version 0.2.0, without MuJoCo's contacts and constraint forces"
+    return "the state was saved by version 0.2.0, without MuJoCo's contacts and constraint forces"
 
 
 def _load_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> None:

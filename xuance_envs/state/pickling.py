@@ -183,10 +183,7 @@ class StatePickler(pickle.Pickler):
             self._memory.append((start, start + tensor.untyped_storage().nbytes(), tensor))
 
     def reduce_storage(self, obj: TensorStorage) -> Any:
-        """Return the pickle reduction of a tensor storage.
-
-        It refers to the array or buffer that owns the memory, if one is known.
-        """
+        """Reduce a tensor storage; refer to the array or buffer that owns its memory, if known."""
         start, end = rebuild.extent(obj)
         for owner in self._plan.held.buffers:
             first, last = rebuild.extent(owner)

@@ -1,7 +1,7 @@
 """Functions that reading a saved state may call.
 
-A saved state consists of plain data and calls of these functions. Reading an untrusted state
-executes no other code. States refer to the functions by name, so they cannot be renamed.
+A saved state consists of plain data and calls of these functions. Reading an untrusted state calls
+only these functions and safe classes. States refer to the functions by name, which cannot change.
 """
 
 from __future__ import annotations

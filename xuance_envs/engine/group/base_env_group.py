@@ -144,10 +144,7 @@ class BaseEnvGroup:
         values: Sequence[Any] | None = None,
         find: Callable[[Any, str], Any] = find_layer,
     ) -> list[Any]:
-        """Call ``act(env, value)`` for some environments.
-
-        If ``name`` is given, ``env`` is the layer that has this attribute.
-        """
+        """Call ``act(env, value)`` for environments, or their layers with attribute ``name``."""
         previous, self._command = self._command, command
         results = []
         try:

@@ -229,10 +229,7 @@ class EnvGroup(BaseEnvGroup):
         return after_reset, (self._reset_infos if after_reset else self._infos).rest.get(i)
 
     def _begin_for(self, places: Collection[int], actions: list[list[Any]] | None = None) -> None:
-        """Begin a command for some environments.
-
-        The observation and info that the others' next actions are based on do not change.
-        """
+        """Begin a command for some environments; the acting states of the others do not change."""
         others = {i: self._acting_source(i) for i in range(len(self.envs)) if i not in places}
         self._begin(actions)
         self._sources_of_others = others

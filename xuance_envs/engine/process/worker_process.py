@@ -214,7 +214,7 @@ def worker_start(method: str) -> Iterator[None]:
 
 @contextmanager
 def _deferred_reaping() -> Iterator[None]:
-    """Reap workers that are released meanwhile, as by garbage collection, afterwards."""
+    """Delay the reaping of workers released in this context, as by garbage collection."""
     global _starting
     _starting = True
     try:

@@ -6,8 +6,8 @@ from time import monotonic
 
 CHECK_INTERVAL = 0.25  # longest time in seconds between two checks of a deadline
 
-# A check does not prove that a worker hangs if it takes a second too long, because this process and
-# its workers were suspended (for example by Ctrl-Z), or if it begins after the deadline.
+# A check that takes a second too long shows that this process and its workers were suspended, for
+# example by Ctrl-Z. Neither such a check nor one that begins after the deadline proves a hang.
 SUSPENSION_THRESHOLD = 1.0
 LATE_TOLERANCE = 0.05
 

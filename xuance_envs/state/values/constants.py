@@ -46,10 +46,7 @@ class Constants:
         self._reached: dict[frozenset[Any], tuple[list[Any], list[tuple[Any, str]]]] = {}
 
     def _reach(self, own: Mapping[Any, None]) -> tuple[list[Any], list[tuple[Any, str]]]:
-        """Return other classes that the environment's code names, and module variables it assigns.
-
-        A variable is given by a function that assigns it, and its name.
-        """
+        """Return other classes that the code names, and (function, variable) of its assignments."""
         found = self._reached.get(frozenset(own))
         if found is not None:
             return found

@@ -60,7 +60,7 @@ class Node(NamedTuple):
     head: Any
     parts: Iterable[tuple[Step | None, Any]] = ()
     is_shared: bool = True
-    """True if two references to this value must not become two equal values."""
+    """True if all references to this value must stay references to a single object."""
 
 
 def node(value: Any) -> Node:

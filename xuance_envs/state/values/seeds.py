@@ -13,11 +13,7 @@ from xuance_envs._override import override
 
 
 class LazySeedSequence(ISpawnableSeedSequence):
-    """Lazily built :class:`numpy.random.SeedSequence`.
-
-    Building one takes half of the time that building a generator takes, and few programs use it (to
-    spawn generators).
-    """
+    """Lazily built seed sequence: building one takes half of the time of building a generator."""
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
         self._seed_parameters = seed_parameters
