@@ -73,8 +73,8 @@ class SubprocVecEnv(GroupedVecEnv):
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
         pin_workers: True to allow pinning each worker to a CPU. This happens only if there are
-            exactly as many CPUs as stepping processes, and only while steps take less than a
-            millisecond.
+            exactly as many CPUs as stepping processes, and only while a step and the program's work
+            until the next one take less than a millisecond.
         record_failures: folder for failure files; None to write none. A file is written after an
             exception, a crash or a timeout in a step, or after a NaN in an observation or reward.
             ``python -m xuance_envs replay FILE`` reproduces the failure. In the main process's
