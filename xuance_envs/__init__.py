@@ -1,7 +1,7 @@
 """Fast, fault-tolerant vectorized environments for reinforcement learning.
 
-Every public name can be imported from here. Names are loaded on first use, so importing the package
-loads neither its subpackages nor optional dependencies.
+The names that ``__init__.pyi`` lists can be imported from here. They are loaded on first use, so
+importing the package loads neither its subpackages nor optional dependencies.
 """
 
 from __future__ import annotations

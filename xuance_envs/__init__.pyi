@@ -1,4 +1,4 @@
-"""The public names and their modules: the only list of them (see ``__init__.py``)."""
+"""The names of this package, and the modules that define them (see ``__init__.py``)."""
 
 from xuance_envs._version import __version__ as __version__
 from xuance_envs.errors import AlreadySteppingError as AlreadySteppingError

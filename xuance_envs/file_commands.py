@@ -77,7 +77,9 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         "so open only files that you trust",
     )
     parser.add_argument(
-        "--pdb", action="store_true", help="start the debugger where the failure occurs"
+        "--pdb",
+        action="store_true",
+        help="start the debugger at the exception, or after the step that returned a NaN",
     )
     parser.add_argument(
         "--render",

@@ -132,7 +132,7 @@ def make_vec(
             with ``backend``, ``allow_native``, ``allow_threads``, ``normalize``, ``atari_preset``
             or ``seed`` (pass the seed to ``reset``).
         vector_kwargs: options of the vectorized environment, such as
-            ``{"on_worker_failure": "restart"}``. ``backend="auto"`` chooses among the backends that
+            ``{"on_worker_failure": "restart"}``. ``backend="auto"`` considers only backends that
             support all of them.
         wrappers: functions that take an environment and return it wrapped, applied to every
             environment in the given order. Not with ``backend="native"``.
@@ -147,10 +147,11 @@ def make_vec(
             arguments cannot be combined, or the observations cannot be normalized.
         TypeError: ``env_id`` is neither an id nor a spec, an option is unknown, or an option of the
             vectorized environment is among ``env_kwargs``.
-        EnvError: an environment could not be made, for example because its id is unknown.
+        EnvError: an environment could not be made (unknown id, missing library, or its own error).
         gymnasium.error.Error: the id is unknown; only with ``vectorization_mode``,
             ``backend="native"`` or ``allow_native``.
-        ImportError: a library that the environment or backend requires is missing.
+        ImportError: Ray is missing, or a library of the environment; the latter only with
+            ``vectorization_mode`` or ``backend="native"``.
 
     Example:
         >>> from xuance_envs import make_vec

@@ -118,8 +118,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         "id",
         nargs="?",
         metavar="ID",
-        help="Gymnasium id or Atari game such as Breakout (default: CartPole-v1; only there, the "
-        "demo also trains an agent)",
+        help="Gymnasium id or Atari game such as Breakout (default: CartPole-v1, the only id for "
+        "which the demo also trains an agent)",
     )
     parser.add_argument("--env", metavar="ID", help="same as the positional ID")
     parser.add_argument(

@@ -41,7 +41,7 @@ class Agent(Protocol):
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
-                There are n environments, or n ``end_states`` in a collector's ``advantages``.
+                n is the number of environments or, in ``advantages``, of ``end_states``.
             actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions, as
                 collectors do.
 

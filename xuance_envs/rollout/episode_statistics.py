@@ -17,7 +17,7 @@ class EpisodeHistory:
     its rewards. A return in the info counts only if it has the shape of a reward. For vector
     rewards, returns and their statistics are arrays ``(k,)``, one entry per component. An episode's
     length is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps. A
-    lost life (``lives`` in the info and ``game_over`` False) does not finish an episode.
+    lost life (``lives`` but no ``episode`` in the info, ``game_over`` False) does not finish one.
     """
 
     def __init__(self, num_envs: int, window: int, reward_shape: tuple[int, ...] = ()) -> None:

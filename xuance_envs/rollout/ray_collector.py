@@ -97,7 +97,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
         max_restarts: total number of collector restarts; None for no limit.
 
     Raises:
-        ImportError: Ray is not installed.
+        ImportError: Ray is not installed, or a collector's node lacks a module.
         ValueError: an argument is out of range.
         TypeError: the agent has no ``get_actions_and_values``.
         EnvError: a callable raised or did not return an environment.
@@ -235,7 +235,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
     def rollout(self) -> None:
         """Play a rollout, or wait for the pending one, and store the results in attributes.
 
-        If the call is interrupted, the next call waits for the same rollout.
+        After an interrupt, the next call waits for the same rollout. Errors close the collectors.
 
         Raises:
             EnvError: an environment failed; the message names the environment, its
@@ -337,8 +337,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
         """Continue from a saved state, with any number of collectors.
 
         With as many collectors as in the state, each collector restores its own generators, so
-        stochastic policies continue identically. Otherwise, each collector derives its generators
-        from the generators in the state.
+        stochastic policies continue identically. Otherwise, each collector derives torch's
+        generator from the one in the state; generators that the agent holds are not restored.
 
         Args:
             state: the result of :meth:`state_dict`, of this class or of

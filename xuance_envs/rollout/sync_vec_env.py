@@ -68,9 +68,9 @@ class SyncVecEnv(RolloutCollector):
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
             With 2, ``"subproc"`` starts two workers per CPU by default.
         scalarize: conversion of vector rewards to numbers, as in ``RolloutCollector``.
-        **backend_options: options of
-            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, or arguments of the
-            callable.
+        **backend_options: options of :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` or
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, by ``backend``; or
+            arguments of the callable.
 
     Raises:
         ValueError: an argument is out of range.
@@ -217,7 +217,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments with ``backend="dummy"``; other backends raise an ``AttributeError``."""
+        """The environments of a ``DummyVecEnv``; other backends raise an ``AttributeError``."""
         envs: list[Any] = self.vec_env.envs
         return envs
 

@@ -51,8 +51,8 @@ class GroupedVecEnv(VecEnv):
 
     Args:
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        num_workers: number of workers, from 1 to the number of environments, which are split
-            evenly. The main process's own share (``caller_steps``) is not counted. At most one of
+        num_workers: number of workers, at most one per environment; environments are split evenly.
+            With ``caller_steps``, the main process takes one more share. At most one of
             ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         envs_per_worker: another name for ``in_series``, as an int.
         copy: False to return read-only views, which the next step overwrites, instead of copies.

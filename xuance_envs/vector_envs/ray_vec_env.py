@@ -59,14 +59,14 @@ class RayVecEnv_Gym(GroupedVecEnv):
         scheduling_strategy: distribution of actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
             a Ray scheduling strategy object, for example for a placement group.
         address: address for :func:`ray.init`, if this process is not connected yet.
-        step_timeout: seconds an actor may take to answer a command; None for no limit.
+        step_timeout: seconds a worker may take to answer a command; None for no limit.
         start_timeout: seconds the actors may take to create their environments; None for no limit.
             The limit includes the wait for free cluster resources.
-        on_worker_failure: response if an actor or its node fails, or exceeds ``step_timeout``.
-            ``"raise"`` raises an error and closes the vec env. ``"restart"`` starts a new actor on
-            any node with room for it. The failed step truncates the episodes of the failed actor's
-            environments: reward 0, the last known observation, and ``"worker_restarted"`` in the
-            infos.
+        on_worker_failure: response if a worker, its actor or its node fails, or the worker exceeds
+            ``step_timeout``. ``"raise"`` raises an error and closes the vec env. ``"restart"``
+            replaces a failed worker process, or a failed actor on any node with room for it. The
+            failed step truncates the episodes of the failed workers' environments: reward 0, the
+            last known observation, and ``"worker_restarted"`` in the infos.
         worker_threads: threads that torch and OpenCV may use in each worker; None to keep their
             settings. The limit also applies to BLAS and OpenMP if the actor has worker processes.
             Otherwise, Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.

@@ -44,13 +44,13 @@ class ThreadVecEnv(GroupedVecEnv):
     Args:
         env_fns: callables that create one environment each, in its thread.
         in_series: environments per thread. ``"auto"`` starts one thread per environment, at most
-            1024; in a free-threaded Python, one thread per CPU available to this process.
+            1024; in a free-threaded Python, one thread per CPU available to this process. All
+            environments whose ``reset`` and ``step`` are ``async def`` share one thread.
         caller_steps: True to step one share of the environments in the calling thread, while the
             other threads step theirs.
         step_timeout: seconds a thread may take to answer a command, such as a step including
             resets; None for no limit. ``start_timeout`` limits the creation of the environments.
-            After a timeout, the vectorized environment is closed. The thread ends when its
-            environment returns.
+            After a timeout, the vec env is closed. The thread ends when its environment returns.
         on_worker_failure: only ``"raise"``, because a thread cannot be killed and restarted.
         worker_threads: only None, because all threads share this process's library threads.
 

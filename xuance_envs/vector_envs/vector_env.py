@@ -43,9 +43,9 @@ class VecEnv(VecEnvAliases, ABC):
     exception of an environment in :meth:`call`, :meth:`get_attr`, :meth:`set_attr` or
     :meth:`render` raises an :class:`~xuance_envs.errors.EnvError`. Values that cannot be pickled
     for a worker raise a :class:`TypeError`. In both cases, the vec env stays usable. The vec env is
-    closed if an environment raises while its state is saved or loaded. If a worker fails in any
-    other operation than a step or reset, the operation raises an error. If the worker is restarted,
-    the error's ``restarted`` is True, and the vec env stays usable.
+    closed if an environment raises while its state is saved or loaded. If a worker fails in an
+    operation other than stepping, resetting or loading states, the operation raises an error. If
+    the worker is restarted, the error's ``restarted`` is True, and the vec env stays usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
     and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
@@ -275,7 +275,7 @@ class VecEnv(VecEnvAliases, ABC):
         self._not_supported("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """Return the timing statistics of each worker, even while a step is pending."""
+        """Return timing statistics of each worker and the main process's share, even in a step."""
         return ()
 
     def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
@@ -324,7 +324,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments, in the order of the states; None for all.
-            verify: True to test first that states restore exactly; warns if the test cannot run.
+            verify: True to test first that states restore exactly, with a warning if it cannot run.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.
