@@ -59,7 +59,7 @@ class Found:
 
 
 def explore(envs: VecEnv, branches: bool, seed: int) -> Iterator[Found]:
-    """Explore endlessly; each iteration takes a few steps and then clones environments."""
+    """Explore endlessly; each iteration takes steps and, with ``branches``, clones environments."""
     rng = np.random.default_rng(seed)
     found = Found()
     obs, _ = envs.reset(seed=seed)

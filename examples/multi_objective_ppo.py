@@ -37,7 +37,7 @@ def places(obs: NDArray[np.int32]) -> NDArray[np.float32]:
 
 
 def make_envs(num_envs: int, time_weight: float) -> VecEnv:
-    """Create environments whose reward is ``treasure - time_weight * steps``."""
+    """Create environments whose reward is ``treasure - time_weight`` per step, normalized."""
     envs: VecEnv = DummyVecEnv([partial(mo_gymnasium.make, ENV)] * num_envs)
     envs = transforms.EpisodeStatistics(envs)  # records vector returns, before all other transforms
     envs = transforms.ScalarizeRewards(envs, [1.0, time_weight])

@@ -7,7 +7,7 @@
 
 In a synchronous loop, the policy and the environments wait for each other. With
 `RolloutCollector(..., halves=2)` the halves alternate. If there are enough cores, a step of one
-half then takes at most as long as the slower of two: the policy for this half, or its environments.
+half then takes, on average, at most as long as the slower of its policy call and its environments.
 `halves="auto"` measures both variants in at most the first 128 steps.
 
 The speedup is largest if the policy does not use the CPU, like a policy on a GPU or one that sleeps

@@ -3,11 +3,11 @@
     python examples/train_mappo.py
     python examples/train_mappo.py --env mpe2:simple_reference_v3 --plot reference.png
 
-With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it.
-The results are identical to those of an uninterrupted run, as in `train_ppo.py`.
+With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues from
+the last checkpoint. The final weights are identical to those of an uninterrupted run.
 
 The algorithm is the basic form of MAPPO in Yu et al. 2021, https://arxiv.org/abs/2103.01955. The
-script needs the extras `torch` and `plot`, and the package `mpe2`.
+script needs the extra `torch`, `multi-agent` for mpe2's environments, and `plot` for `--plot`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@
     python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
     python examples/train_ppo.py --collectors 2
 
-With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it.
-The final weights are bitwise identical to those of an uninterrupted run.
+With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues from
+the last checkpoint. On a CPU, the final weights are bitwise identical to those of a run that was
+not interrupted.
 
 The algorithm is proximal policy optimization, Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 The script needs the extra `torch`, `atari` for Atari games, and `ray` for `--collectors`.
@@ -232,8 +233,8 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
     """Add the checkpoint options to a command line."""
     add = partial(parser.add_argument, metavar="DIR", type=Path)
     add("--checkpoint", help="folder for checkpoints")
-    add("--every", type=int, default=10, metavar="N", help="updates per checkpoint")
-    add("--resume", help="folder of the checkpoint to resume from, if it exists")
+    add("--every", type=int, default=10, metavar="N", help="updates between checkpoints")
+    add("--resume", help="resume from the checkpoint in this folder, if there is one")
 
 
 def save_checkpoint(

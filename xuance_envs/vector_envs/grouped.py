@@ -55,7 +55,7 @@ class GroupedVecEnv(VecEnv):
             With ``caller_steps``, the main process takes one more share. At most one of
             ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         envs_per_worker: another name for ``in_series``, as an int.
-        copy: False to return read-only views, which the next step overwrites, instead of copies.
+        copy: False to return read-only views, which the next step or reset overwrites.
         start_timeout: seconds the workers may take to create their environments; None for no limit.
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to treat exceptions in ``step`` or ``reset`` as worker failures;

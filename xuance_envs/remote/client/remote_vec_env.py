@@ -57,7 +57,7 @@ class RemoteVecEnv(GroupedVecEnv):
         env_kwargs: keyword arguments for each environment; the operator must allow their names.
         num_workers: worker processes on the server, which step the environments in parallel. The
             operator must allow more than one.
-        copy: False to return read-only views instead of copies; the next step overwrites them.
+        copy: False to return read-only views, which the next step or reset overwrites.
         check_actions: True to check that every action is in its space. False has no effect if the
             server requires this check.
         timeout: seconds to wait for the reply to a request.
