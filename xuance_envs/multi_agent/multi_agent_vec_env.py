@@ -273,7 +273,8 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
         Args:
             actions: an array ``(num_envs, A, *action_shape)`` with the agents in order; with
                 groups, a dict of such arrays by group; or a list with one dict ``{agent: action}``
-                per environment. Actions of inactive agents are ignored; dicts may omit them.
+                per environment. Dicts may omit actions of inactive agents, which only XuanCe
+                environments receive.
 
         Returns:
             The results of all environments, in their order.

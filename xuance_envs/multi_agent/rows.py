@@ -43,8 +43,8 @@ def per_agent_rows(
         ValueError: the agents have different spaces or are in groups, an argument is out of range,
             or rewards are vectors and the library is ``"sb3"``.
         ImportError: the library is not installed.
-        RuntimeError: with ``on_death="raise"``, in a step after which an agent is inactive while
-            the episode continues.
+        RuntimeError: with ``on_death="raise"``, in a reset or step after which an agent is inactive
+            while the episode continues.
 
     Example:
         >>> from xuance_envs import make_multi_agent_vec, per_agent_rows

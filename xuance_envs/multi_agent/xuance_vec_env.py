@@ -109,8 +109,8 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
 
         Args:
             actions: list with one dict ``{agent: action}`` per environment. Actions of inactive
-                agents are ignored, and may be missing. A single environment also accepts the dict
-                itself.
+                agents may be missing; only XuanCe environments receive them. A single environment
+                also accepts the dict itself.
 
         Raises:
             ValueError: an action is invalid or missing; no environment has been stepped.
