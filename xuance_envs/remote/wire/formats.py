@@ -53,12 +53,9 @@ class WireFormat(Enum):
     __hash__ = object.__hash__  # faster than Enum's, which hashes the name
 
 
-_JSON = WireFormat.JSON  # attribute access on the class is slow
-
-
 def dumps(message: Any, wire_format: WireFormat, limit: float = inf) -> bytes:
     """Encode a message, which may contain NumPy arrays and tagged arrays."""
-    if wire_format is _JSON:
+    if wire_format is WireFormat.JSON:
         return JsonWriter().write(message, limit)
     # Removed while in use, because after an error its buffer holds part of a message.
     writer = _local.__dict__.pop("writer", None) or _MsgpackWriter()
@@ -72,7 +69,7 @@ def loads(data: bytes, wire_format: WireFormat, max_nodes: int | None = None) ->
     if max_nodes is not None and len(data) > max_nodes:  # a node has at least one byte
         (check_json_nodes if wire_format is WireFormat.JSON else check_nodes)(data, max_nodes)
     try:
-        if wire_format is _JSON:
+        if wire_format is WireFormat.JSON:
             return json.loads(data, parse_constant=_reject_constant)
         return msgpack.unpackb(
             data, raw=False, unicode_errors="surrogatepass", ext_hook=_reject_extension

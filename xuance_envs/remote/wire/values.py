@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from xuance_envs.engine.data.space_layout import ARRAY_SPACES
 from xuance_envs.remote.wire.nodes import (
     ATOMS,
     DTYPES,
@@ -31,7 +32,7 @@ from xuance_envs.remote.wire.nodes import (
     array_from_wire,
     check_fields,
     checked_list,
-    non_finite_name,
+    finite_or_name,
     shortened,
     tagged_array,
     tagged_scalar,
@@ -43,8 +44,6 @@ logger = logging.getLogger("xuance_envs")
 # choose numbers with equal hashes, and creating a set of these takes quadratic time.
 MAX_COLLIDING = 64
 
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-
 
 def to_wire(value: Any, depth: int = 0) -> Any:
     """Encode a value; a subclass is encoded as its base class, an ``OrderedDict`` as a dict."""
@@ -54,7 +53,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
     if kind is int:
         return value if value in INTS else {TAG: "int", "data": hex(value)}
     if kind is float:
-        return value if math.isfinite(value) else {TAG: "float", "data": non_finite_name(value)}
+        return value if math.isfinite(value) else {TAG: "float", "data": finite_or_name(value)}
     if depth >= MAX_DEPTH:
         raise WireError(
             f"cannot send values that contain themselves or more than {MAX_DEPTH} nested levels"
@@ -78,9 +77,8 @@ def from_wire(node: Any, depth: int = 0, max_colliding: float = math.inf) -> Any
         for key, item in node.items():
             if type(key) is not str:
                 raise WireError(f"expected strings as keys, got {shortened(key)}")
-            if type(item) not in ATOMS:
-                item = from_wire(item, depth + 1, max_colliding)
-            decoded[key] = item
+            is_atom = type(item) in ATOMS
+            decoded[key] = item if is_atom else from_wire(item, depth + 1, max_colliding)
         return decoded
     tag = node[TAG]
     if type(tag) is not str or tag not in FIELDS:
@@ -110,7 +108,9 @@ def _encode(value: Any, depth: int) -> Any:
             raise WireError(f"cannot send an array of dtype {value.dtype}")
         return TaggedArray(np.asarray(value))
     if isinstance(value, np.generic) and not isinstance(value, str | bytes):
-        return _encode_scalar(value)
+        if (name := value.dtype.name) not in DTYPES:
+            raise WireError(f"cannot send a number of dtype {value.dtype}")
+        return {TAG: "scalar", "dtype": name, "data": finite_or_name(value.item())}
     base: type[Any]
     for base in (str, bytes, int, float):
         if isinstance(value, base):
@@ -127,21 +127,10 @@ def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
         if type(key) is not str or key == TAG:
             items = [[to_wire(key, depth), to_wire(item, depth)] for key, item in value.items()]
             return {TAG: "dict", "items": items}
-        kind = type(item)  # fast path for common values
-        if kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64):
-            encoded[key] = item
-        else:
-            encoded[key] = to_wire(item, depth)
+        kind = type(item)
+        is_common = kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64)
+        encoded[key] = item if is_common else to_wire(item, depth)
     return encoded
-
-
-def _encode_scalar(value: np.generic) -> Any:
-    if (name := value.dtype.name) not in DTYPES:
-        raise WireError(f"cannot send a number of dtype {value.dtype}")
-    data = value.item()
-    if isinstance(data, float) and not math.isfinite(data):
-        data = non_finite_name(data)
-    return {TAG: "scalar", "dtype": name, "data": data}
 
 
 def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any:
@@ -191,15 +180,12 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
 }
 _COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
-    "dict": dict,
-    "frozenset": frozenset,
-    "set": set,
-    "tuple": tuple,
+    kind.__name__: kind for kind in (dict, frozenset, set, tuple)
 }
 
 
 def batch_to_wire(space: Space[Any], batch: Any) -> Any:
-    if isinstance(space, _ARRAY_SPACES):
+    if isinstance(space, ARRAY_SPACES):
         return np.asarray(batch)
     if isinstance(space, spaces.Dict):
         parts = [batch_to_wire(inner, batch[key]) for key, inner in space.spaces.items()]
@@ -213,7 +199,7 @@ def batch_from_wire(
     space: Space[Any], node: Any, count: int, decode: Callable[[Any], Any] = from_wire
 ) -> Any:
     """Decode a batch of ``count`` values; the inverse of :func:`batch_to_wire`."""
-    if isinstance(space, _ARRAY_SPACES):
+    if isinstance(space, ARRAY_SPACES):
         shape, dtype = space.shape, space.dtype
         assert shape is not None
         assert dtype is not None
