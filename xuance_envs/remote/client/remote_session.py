@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any, ClassVar, TypeVar, cast
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -34,16 +34,14 @@ CLOSE_TIMEOUTS = (6.0, 2.0)
 MAX_DROPPED = 10_000  # states per drop request
 
 
-@dataclass(frozen=True)
-class _PendingRequest:
+class _PendingRequest(NamedTuple):
     path: str
     sequence: int
     content: bytes
     parse: Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class CreatedEnvs:
+class CreatedEnvs(NamedTuple):
     episode_ids: list[str]
     description: EnvDescription
     checks_actions: bool
@@ -79,9 +77,9 @@ class _StateHandle:
         self.released.append(self.number)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RemoteSavedEnv(SavedEnv):
-    handle: _StateHandle | None = None
+    handle: _StateHandle
 
     elsewhere: ClassVar[str] = (
         "states saved on a server cannot leave the server: load them into environments of the same "
@@ -91,7 +89,7 @@ class RemoteSavedEnv(SavedEnv):
     @property
     def nbytes(self) -> int:
         """Bytes on the server and in this process together."""
-        return super().nbytes + (0 if self.handle is None else self.handle.size)
+        return super().nbytes + self.handle.size
 
 
 class RemoteSession:
@@ -183,24 +181,25 @@ class RemoteSession:
     def send(self, path: str, next_request: bytes) -> Any:
         """Send a numbered request; for a repeated request, the server repeats its reply."""
         if self.released:
-            self._drop_states(list(islice(self.released, MAX_DROPPED)))
+            self._drop_states()
         return self._post(path, next_request)
 
     def _post(self, path: str, message: Mapping[str, Any] | bytes) -> Any:
         path = f"{API_PREFIX}/episode/{path}"
         return self._connection.request("POST", path, message, repeatable=True)
 
-    def _drop_states(self, numbers: Sequence[int]) -> None:
-        """Delete states on the server; if the server refuses, the next request tries again."""
+    def _drop_states(self) -> None:
+        """Delete states on the server; if that fails, the next request tries again."""
+        numbers: list[int] = []
         try:
+            # In C, so that no interrupt can separate removing a number from storing it.
+            with suppress(IndexError):
+                numbers.extend(map(deque.popleft, repeat(self.released, MAX_DROPPED)))
             self._post("states", {"session_id": self._id, "operation": "drop", "states": numbers})
-        except RemoteUnreachableError:
-            raise
-        except RemoteError:
-            return
-        for number in numbers:
-            with suppress(ValueError):  # removed by another thread
-                self.released.remove(number)
+        except BaseException as error:
+            self.released.extend(numbers)
+            if isinstance(error, RemoteUnreachableError) or not isinstance(error, RemoteError):
+                raise
 
     def parse_handles(self, answer: Any) -> list[RemoteSavedEnv]:
         return [
@@ -210,9 +209,9 @@ class RemoteSession:
 
     def state_numbers(self, state: EnvStates) -> list[int]:
         """Return the numbers of states that this session has saved."""
-        handles = [one.handle if isinstance(one, RemoteSavedEnv) else None for one in state.envs]
-        numbers = [each.number for each in handles if each and each.released is self.released]
-        if len(numbers) < len(handles):
+        handles = [one.handle for one in state.envs if isinstance(one, RemoteSavedEnv)]
+        numbers = [each.number for each in handles if each.released is self.released]
+        if len(numbers) < len(state):
             reason = (
                 "a server loads only states that it keeps for the same session; states from the "
                 "client or from another session cannot be loaded"
