@@ -16,7 +16,7 @@ import numpy as np
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_writer import InfoWriter
-from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows, identity
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import (
@@ -63,8 +63,8 @@ class RemoteDriver(Driver):
         self._session = session
         self._ids_of = created.ids_of
         self._arrays = arrays
-        self._infos = InfoWriter(arrays.infos, lambda value: value)
-        self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
+        self._infos = InfoWriter(arrays.infos, identity)
+        self._reset_infos = InfoWriter(arrays.reset_infos, identity)
         self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
         self._step_frames = StepFrameReader(arrays)
         self._frame_was_last = self._after_frame = False
@@ -76,7 +76,7 @@ class RemoteDriver(Driver):
         self._wake_reader.setblocking(False)
         self.fds = (self._wake_reader.fileno(),)
         self._wait_reply: Callable[[float | None], Any] | None = None
-        self._parse: Callable[[Any], Any] = lambda answer: answer
+        self._parse: Callable[[Any], Any] = identity
         self._result: Any = None
         self._failed = False
 
