@@ -82,7 +82,6 @@ def check_fields(node: Mapping[Any, Any], tag: str) -> None:
 
 
 def checked_list(node: Any, count: int, unit: str, owner: str = "") -> list[Any]:
-    """Return a node that is a list of this length; raise for others."""
     if not isinstance(node, list) or len(node) != count:
         expected = f"a list of {counted(count, unit)}{owner}"
         raise WireError(f"expected {expected}, got {shortened(node)}")

@@ -204,18 +204,13 @@ def batch_from_wire(
         assert shape is not None
         assert dtype is not None
         return array_from_wire(node, dtype, (count, *shape))
-    if isinstance(space, spaces.Dict):
-        parts = _dict_items(space, node)
-        return {
-            key: batch_from_wire(inner, part, count, decode)
-            for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
-        }
-    if isinstance(space, spaces.Tuple):
-        parts = checked_list(node, len(space.spaces), "item", " for Tuple")
-        return tuple(
-            batch_from_wire(inner, part, count, decode)
-            for inner, part in zip(space, parts, strict=True)
-        )
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        parts = zip(inner, _parts(space, node), strict=True)
+        values = tuple(batch_from_wire(each, part, count, decode) for each, part in parts)
+        if isinstance(space, spaces.Tuple):
+            return values
+        return dict(zip(space.spaces, values, strict=True))
     return list(map(decode, checked_list(node, count, "value", f" for {type(space).__name__}")))
 
 
@@ -223,13 +218,13 @@ def _has_string_keys(space: spaces.Dict) -> bool:
     return all(type(key) is str for key in space.spaces)
 
 
-def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
-    if _has_string_keys(space):
+def _parts(space: spaces.Dict | spaces.Tuple[Any], node: Any) -> list[Any]:
+    if isinstance(space, spaces.Dict) and _has_string_keys(space):
         if not isinstance(node, dict) or node.keys() != set(space.spaces):
             got = f"the keys {list(node)[:8]!a:.100}" if isinstance(node, dict) else shortened(node)
             raise WireError(f"expected the keys {list(space.spaces)!a} for Dict, got {got}")
         return [node[key] for key in space.spaces]
-    return checked_list(node, len(space.spaces), "item", " for Dict")
+    return checked_list(node, len(space.spaces), "item", f" for {type(space).__name__}")
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
