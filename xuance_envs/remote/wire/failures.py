@@ -147,10 +147,9 @@ def _failure_of(code: str, details: dict[str, Any]) -> Exception:
 def _cause_of(error: errors.EnvError) -> list[Any] | None:
     """Return the name and the arguments of the cause if it is a builtin exception."""
     cause = error.__cause__
-    if cause is None or _CAUSES.get(type(cause).__name__) is not type(cause):
-        return None
-    with suppress(WireError):
-        return [type(cause).__name__, to_wire(list(cause.args))]
+    if cause is not None and _CAUSES.get(type(cause).__name__) is type(cause):
+        with suppress(WireError):
+            return [type(cause).__name__, to_wire(list(cause.args))]
     return None
 
 

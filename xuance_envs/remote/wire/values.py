@@ -139,7 +139,11 @@ def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any
     if tag == "scalar":
         return tagged_scalar(node)
     if tag == "graph":
-        return _decode_graph(node, depth, max_colliding)
+        parts = [from_wire(node[name], depth, max_colliding) for name in FIELDS["graph"]]
+        for number, part in enumerate(parts):
+            if not isinstance(part, np.ndarray) and (part is not None or not number):
+                raise WireError(f"graph: expected arrays, got {shortened(part)}")
+        return spaces.GraphInstance(*parts)
     if tag in _PARSERS:
         (parse, expected), text = _PARSERS[tag], node["data"]
         if isinstance(text, str):
@@ -153,24 +157,16 @@ def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any
         if not isinstance(item, list) or len(item) != 2:
             raise WireError(f"dict: expected [key, value] pairs, got {shortened(item)}")
     if len(items) > max_colliding and tag != "tuple":
-        parts, keys = ("keys", [key for key, _ in items]) if tag == "dict" else ("items", items)
+        what, keys = ("keys", [key for key, _ in items]) if tag == "dict" else ("items", items)
         if others := {*map(type, keys)} - {str, bytes}:
             raise WireError(
-                f"expected only strings or bytes as {parts} of a {tag} with more than "
+                f"expected only strings or bytes as {what} of a {tag} with more than "
                 f"{max_colliding} items, got {others.pop().__name__} among {len(items)}"
             )
     try:
         return _COLLECTIONS[tag](items)
     except TypeError as error:  # unhashable
         raise WireError(f"{tag}: {error}") from None
-
-
-def _decode_graph(node: Any, depth: int, max_colliding: float) -> spaces.GraphInstance:
-    parts = [from_wire(node[name], depth, max_colliding) for name in FIELDS["graph"]]
-    for number, part in enumerate(parts):
-        if not isinstance(part, np.ndarray) and (part is not None or not number):
-            raise WireError(f"graph: expected arrays, got {shortened(part)}")
-    return spaces.GraphInstance(*parts)
 
 
 # Parsers of texts, and the expected texts.
