@@ -87,12 +87,9 @@ class RemoteDriver(Driver):
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        if self._wait_reply is not None:
-            self.discard()  # the pending reply may bring a layout
-        message = {
-            "actions": self.pack_actions([]) if actions is None else actions,
-            "layout": self._step_frames.number,
-        }
+        self.discard()  # a pending reply may bring a layout
+        actions = self.pack_actions([]) if actions is None else actions
+        message = {"actions": actions, "layout": self._step_frames.number}
         self._send(tag, "vectorized_step", message, self._parse_step)
 
     @override
@@ -147,15 +144,9 @@ class RemoteDriver(Driver):
             return send() if blocking else self._thread.submit(send).result(timeout)
 
         blocking = self.blocking
+        new = parse, resend, None, tag, self._frame_was_last, False
         # One statement without calls, so that an interrupt cannot split it.
-        self._parse, self._wait_reply, self._result, self.tag, self._after_frame, self._failed = (
-            parse,
-            resend,
-            None,
-            tag,
-            self._frame_was_last,
-            False,
-        )
+        self._parse, self._wait_reply, self._result, self.tag, self._after_frame, self._failed = new
         if not blocking:
             reply = self._thread.submit(send)
             reply.add_done_callback(self._wake)
@@ -186,8 +177,7 @@ class RemoteDriver(Driver):
 
     @override
     def discard(self) -> Any:
-        # Raising the error again would add the current frames to its traceback, which keeps them
-        # in memory.
+        # Raising the error again would keep the current frames in memory, in its traceback.
         return None if self._failed else super().discard()
 
     @override

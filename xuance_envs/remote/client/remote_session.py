@@ -7,7 +7,7 @@ import secrets
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -36,7 +36,6 @@ MAX_DROPPED = 10_000  # states per drop request
 
 class _PendingRequest(NamedTuple):
     path: str
-    sequence: int
     content: bytes
     parse: Callable[[Any], Any]
 
@@ -133,26 +132,19 @@ class RemoteSession:
         """Make later requests raise; a forked child calls this."""
         self._connection = WrongProcessProxy(self._name, owner)
 
-    @property
-    def pending_path(self) -> str | None:
-        return None if self._pending is None else self._pending.path
-
     def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
         """Send a request that the server executes at most once; first finish a pending one."""
         if not self.is_pending(path, message):  # otherwise the pending request is the same
             if self._pending is not None:
                 self.finish_pending()
-            content = self.next_request(message)
-            self._pending = _PendingRequest(path, self._sequence, content, parse)
+            self._pending = _PendingRequest(path, self.next_request(message), parse)
         return cast(T, self.finish_pending())
 
-    def is_pending(self, path: str, message: Mapping[str, Any]) -> bool:
-        pending = self._pending
-        return (
-            pending is not None
-            and pending.path == path
-            and pending.content == self._encoded(pending.sequence, message)
-        )
+    def is_pending(self, path: str, message: Mapping[str, Any] | None = None) -> bool:
+        """Return whether a request to this path, with this message if given, is pending."""
+        if self._pending is None or self._pending.path != path:
+            return False
+        return message is None or self._pending.content == self._encoded(message)
 
     def finish_pending(self) -> Any:
         assert self._pending is not None
@@ -173,10 +165,11 @@ class RemoteSession:
     def next_request(self, message: Mapping[str, Any]) -> bytes:
         """Encode the session's next request with a sequence number, which makes it repeatable."""
         self._sequence += 1
-        return self._encoded(self._sequence, message)
+        return self._encoded(message)
 
-    def _encoded(self, sequence: int, message: Mapping[str, Any]) -> bytes:
-        return dumps({"session_id": self._id, "sequence": sequence, **message}, WireFormat.MSGPACK)
+    def _encoded(self, message: Mapping[str, Any]) -> bytes:
+        about = {"session_id": self._id, "sequence": self._sequence}
+        return dumps({**about, **message}, WireFormat.MSGPACK)
 
     def send(self, path: str, next_request: bytes) -> Any:
         """Send a numbered request; for a repeated request, the server repeats its reply."""
@@ -253,12 +246,9 @@ def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process must not close its parent's session
         return
     path = f"{API_PREFIX}/session/{session_id}"
-    try:
+    # The server refuses it if the session is closed, for example because a reply was lost.
+    with closing(connection), suppress(RemoteError):
         for timeout in CLOSE_TIMEOUTS:
-            with suppress(RemoteUnreachableError):  # otherwise the server closes the idle session
+            with suppress(RemoteUnreachableError):  # the server closes idle sessions anyway
                 connection.request("DELETE", path, repeatable=True, timeout=timeout)
                 break
-    except RemoteError:
-        pass  # already closed, for example by a request whose reply was lost
-    finally:
-        connection.close()
