@@ -102,12 +102,11 @@ class HttpTransport:
                 self._idle.pop().disconnect()
 
     def _take_idle(self) -> _Connection | None:
-        try:
+        with suppress(IndexError):
             while not (connection := self._idle.pop()).is_unused():
                 connection.disconnect()
-        except IndexError:
-            return None
-        return connection
+            return connection
+        return None
 
     def _connect(self, timeout: float) -> _Connection:
         try:
