@@ -69,7 +69,7 @@ class RemoteDriver(Driver):
         self._step_frames = StepFrameReader(arrays)
         self._frame_was_last = self._after_frame = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
-        self.blocking = False  # if True, the main process sends the next step, not the thread
+        self.blocking = False  # True if the calling thread sends the next step itself
         sockets = ExitStack()
         self._close_sockets = weakref.finalize(self, sockets.close)
         self._wake_reader, self._wake_writer = map(sockets.enter_context, socket.socketpair())
@@ -82,7 +82,7 @@ class RemoteDriver(Driver):
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        rows = self._arrays.actions  # have all actions, also those that are objects
+        rows = self._arrays.actions  # contains all actions, including those that are objects
         return batch_to_wire(rows.layout.space, rows.as_batch())
 
     @override
@@ -225,7 +225,7 @@ class RemoteDriver(Driver):
         return self._outcomes.outcome(ended=False)
 
     def _parse_envs(self, places: Sequence[int], at: Index, answer: Any) -> None:
-        """Decode observations, infos as dicts, for which the client assigns columns, and masks."""
+        """Decode observations, action masks, and infos sent as dicts, which get columns here."""
         if self._after_frame:
             for writer in (self._infos, self._reset_infos):
                 writer.forget()

@@ -92,14 +92,14 @@ class RemoteSavedEnv(SavedEnv):
 
 
 class RemoteSession:
-    """Session on a server; ends by ``close``, garbage collection or the end of the process."""
+    """Session on a server; ``close``, garbage collection or the end of the process ends it."""
 
     def __init__(self, connection: ApiClient, share_frames: bool, name: str) -> None:
         """Check the server's version and open a session; close the connection on errors."""
         self._connection: ApiClient | WrongProcessProxy = connection
         self.server = connection.server
         self._name = name
-        # States to which no handle refers. Handles append to it at any moment.
+        # Numbers of states whose handle no longer exists. Finalizers append to it at any time.
         self.released: deque[int] = deque()
         self._sequence = 0
         self._pending: _PendingRequest | None = None
@@ -154,7 +154,7 @@ class RemoteSession:
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception as error:
-            # With a cause, the server may have executed an attempt before the refused one.
+            # If a refusal has a cause, the server may have executed an earlier attempt.
             is_refusal = isinstance(error, RemoteError) and error.is_refusal
             if not is_refusal or error.__cause__ is None:
                 self._pending = None
@@ -246,7 +246,7 @@ def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process must not close its parent's session
         return
     path = f"{API_PREFIX}/session/{session_id}"
-    # The server refuses it if the session is closed, for example because a reply was lost.
+    # A RemoteError means that the session is closed, for example if an earlier reply was lost.
     with closing(connection), suppress(RemoteError):
         for timeout in CLOSE_TIMEOUTS:
             with suppress(RemoteUnreachableError):  # the server closes idle sessions anyway

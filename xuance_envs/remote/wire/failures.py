@@ -36,7 +36,7 @@ DEFAULT_MESSAGES = {
     503: "the server, or a proxy in front of it, is overloaded or unavailable: try again later",
     504: "a proxy received no reply from the server in time",
 }
-# Commands whose failures count as the client's, not as the environment's.
+# Commands whose failures are attributed to the client, not to the environment.
 _CLIENT_COMMANDS = ("call", "get_attr", "set_attr")
 
 

@@ -37,7 +37,7 @@ try:
 except ImportError:  # there is no wheel for this system
     orjson = None  # type: ignore[assignment]
 
-LARGE_MESSAGE = 2**20  # bytes; beyond, the writer is replaced, because it keeps its large buffer
+LARGE_MESSAGE = 2**20  # bytes; a writer of a larger message is dropped, because it keeps its buffer
 BLOCK = 8192  # maximum values to encode in one call, because other threads wait during the call
 
 _CONTAINERS = frozenset({dict, list, LazyList})
@@ -119,7 +119,7 @@ class PieceWriter(ABC):
     """Encoder of messages in pieces that each take a limited time, within a size limit."""
 
     comma = colon = b""
-    leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # in values, if encoding them takes long
+    leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # sizes of leaves, in values
     costly = _CONTAINERS
     encode: Callable[[Any], bytes]
     write_leaf: Callable[[Any], None]  # writes a large value of a type in ``leaf_costs``
