@@ -54,6 +54,9 @@ CORES, MACHINES = 1024, 32
 SMALL = 49.0
 """Bytes of a reply per environment with small observations, such as CartPole's."""
 
+SMALL_ROW = 44.0
+"""Bytes of a rollout per step of such an environment."""
+
 MANY_WORKERS = 16
 """Workers of one actor, for measuring the cost per worker."""
 
@@ -537,17 +540,18 @@ def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
         (64, 20e-3, 0),
     ):
         each = f"{envs} × {work * 1e3:g} ms, {'images' if bytes_per_env else 'small'}"
-        arrays = bytes_per_env or SMALL
-        for form, seconds in (
-            ("one actor per core", there.step(CORES, envs, work, arrays)),
+        reply, row = bytes_per_env or SMALL, bytes_per_env or SMALL_ROW
+        for form, size, seconds in (
+            ("one actor per core", reply, there.step(CORES, envs, work, reply)),
             (
                 "one actor per machine",
-                there.machine_step(MACHINES, CORES // MACHINES, envs, work, arrays),
+                reply,
+                there.machine_step(MACHINES, CORES // MACHINES, envs, work, reply),
             ),
-            ("collectors", there.collected_step(CORES, envs, work, arrays)),
+            ("collectors", row, there.collected_step(CORES, envs, work, row)),
         ):
             rate = CORES * envs / seconds
-            used, taken = envs * work / seconds, rate * arrays / 1e6
+            used, taken = envs * work / seconds, rate * size / 1e6
             figures = (f"{seconds * 1e3:.0f}", f"{rate:,.0f}", f"{used:.2f}", f"{taken:,.0f}")
             rows.append([each, form, *figures])
             each = ""

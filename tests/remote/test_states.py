@@ -194,7 +194,7 @@ def test_a_step_tells_what_nobody_holds(server: Server, monkeypatch: pytest.Monk
         session = envs._session
         drop = session._drop_states
         monkeypatch.setattr(
-            session, "_drop_states", lambda states: (told.append(states), drop(states))
+            session, "_drop_states", lambda: (told.append(list(session.released)), drop())
         )
         envs.reset()
         state = envs.save_state()

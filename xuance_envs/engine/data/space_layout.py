@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class StepSpaces(NamedTuple):
@@ -90,7 +90,7 @@ class _Node:
             parts = dict(inner) if isinstance(inner, dict) else dict(enumerate(inner))
             self.keys = list(parts)
             self.children = [_Node(each, f"{path}[{key!r}]", leaves) for key, each in parts.items()]
-        elif isinstance(space, _ARRAY_SPACES):
+        elif isinstance(space, ARRAY_SPACES):
             assert space.shape is not None
             leaves.append(Leaf(path, space, tuple(space.shape), np.dtype(space.dtype)))
         else:

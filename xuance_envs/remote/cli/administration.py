@@ -41,7 +41,6 @@ def add_tokens_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_tokens(args: argparse.Namespace) -> None:
-    """Print one line per name."""
     if args.count < 0:
         raise ServeError(f"--count: expected at least 0, got {args.count}")
     if not (args.names or args.count):
@@ -64,8 +63,7 @@ def add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-file", type=Path, metavar="FILE",
         help="file that contains only an admin token (default: the token in the environment "
         f"variable {TOKEN_VARIABLE})")  # fmt: skip
-    add("--ca", type=Path, metavar="FILE",
-        help="file of CA certificates for an https server")  # fmt: skip
+    add("--ca", type=Path, metavar="FILE", help="file of CA certificates for an https server")
     add("--end", type=int, action="append", default=[], metavar="SESSION",
         help="number of a session to end; may be repeated")  # fmt: skip
     add("--json", action="store_true", help="print the server's reply as JSON")

@@ -128,8 +128,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="port; 0 for any free port (default: %(default)s)")  # fmt: skip
     add("--unix", type=Path, metavar="PATH",
         help="listen on a Unix socket instead of a port, for a proxy on this machine")  # fmt: skip
-    add("--certfile", type=Path, metavar="FILE",
-        help="serve HTTPS with this certificate chain")  # fmt: skip
+    add("--certfile", type=Path, metavar="FILE", help="serve HTTPS with this certificate chain")
     add("--keyfile", type=Path, metavar="FILE",
         help="private key of the certificate, if not in the same file")  # fmt: skip
     add("--root-path", type=_argument(root_path_of), default="", metavar="PATH",

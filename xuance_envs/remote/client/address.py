@@ -1,4 +1,4 @@
-"""Addresses of servers, and of proxies in front of clients."""
+"""Addresses of servers, and of the proxies through which clients connect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Address(NamedTuple):
     scheme: str
     netloc: str  # host and port; empty for the scheme ``unix``
     path: str
-    login: str  # value of the header for user and password; empty if the address has none
+    login: str  # value of the authorization header; empty without a user and password
 
     @classmethod
     def parse(cls, text: str, schemes: tuple[str, ...]) -> Address:

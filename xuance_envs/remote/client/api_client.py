@@ -102,9 +102,8 @@ class ApiClient:
         start = monotonic()
         response, lost = self._send_with_retries(method, path, message, repeatable, timeout)
         status, headers, body = response
-        if logger.isEnabledFor(self._log_level):
-            fields = method, self.server, path, status, (monotonic() - start) * 1e3
-            logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)
+        fields = method, self.server, path, status, (monotonic() - start) * 1e3
+        logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)
         content_type = headers.get("content-type", "").partition(";")[0]
         wire_format = _WIRE_FORMATS.get(content_type)
         if wire_format is None and status < 300:

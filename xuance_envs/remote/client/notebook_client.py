@@ -191,11 +191,8 @@ class StudentGymEnvVectorized:
         except BadValueError as error:
             given = errors.counted(self.num_envs, "environment")
             raise ValueError(f"actions for {given}: {error}") from None
-        request = {
-            "episode_ids": None,
-            "actions": batch_to_wire(self.action_space, self._actions.view()),
-            "steps": self.step_size,
-        }
+        batch = batch_to_wire(self.action_space, self._actions.view())
+        request = {"episode_ids": None, "actions": batch, "steps": self.step_size}
         if self.waiting and not self._session.is_pending(STEP, request):
             raise errors.AlreadySteppingError(
                 "a step with other actions is pending: call step_wait() for its result, or reset()"
@@ -205,7 +202,7 @@ class StudentGymEnvVectorized:
     @property
     def waiting(self) -> bool:
         """True if an interrupted step is pending."""
-        return self._session.pending_path == STEP
+        return self._session.is_pending(STEP)
 
     def step_wait(self) -> Step:
         """Return the result of a :meth:`step` that was interrupted by Ctrl-C or a timeout.

@@ -16,7 +16,7 @@ import numpy as np
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_writer import InfoWriter
-from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows, identity
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import (
@@ -63,36 +63,33 @@ class RemoteDriver(Driver):
         self._session = session
         self._ids_of = created.ids_of
         self._arrays = arrays
-        self._infos = InfoWriter(arrays.infos, lambda value: value)
-        self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
+        self._infos = InfoWriter(arrays.infos, identity)
+        self._reset_infos = InfoWriter(arrays.reset_infos, identity)
         self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
         self._step_frames = StepFrameReader(arrays)
         self._frame_was_last = self._after_frame = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
-        self.blocking = False  # if True, the main process sends the next step, not the thread
+        self.blocking = False  # True if the calling thread sends the next step itself
         sockets = ExitStack()
         self._close_sockets = weakref.finalize(self, sockets.close)
         self._wake_reader, self._wake_writer = map(sockets.enter_context, socket.socketpair())
         self._wake_reader.setblocking(False)
         self.fds = (self._wake_reader.fileno(),)
         self._wait_reply: Callable[[float | None], Any] | None = None
-        self._parse: Callable[[Any], Any] = lambda answer: answer
+        self._parse: Callable[[Any], Any] = identity
         self._result: Any = None
         self._failed = False
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        rows = self._arrays.actions  # have all actions, also those that are objects
+        rows = self._arrays.actions  # contains all actions, including those that are objects
         return batch_to_wire(rows.layout.space, rows.as_batch())
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        if self._wait_reply is not None:
-            self.discard()  # the pending reply may bring a layout
-        message = {
-            "actions": self.pack_actions([]) if actions is None else actions,
-            "layout": self._step_frames.number,
-        }
+        self.discard()  # a pending reply may bring a layout
+        actions = self.pack_actions([]) if actions is None else actions
+        message = {"actions": actions, "layout": self._step_frames.number}
         self._send(tag, "vectorized_step", message, self._parse_step)
 
     @override
@@ -147,15 +144,9 @@ class RemoteDriver(Driver):
             return send() if blocking else self._thread.submit(send).result(timeout)
 
         blocking = self.blocking
+        new = parse, resend, None, tag, self._frame_was_last, False
         # One statement without calls, so that an interrupt cannot split it.
-        self._parse, self._wait_reply, self._result, self.tag, self._after_frame, self._failed = (
-            parse,
-            resend,
-            None,
-            tag,
-            self._frame_was_last,
-            False,
-        )
+        self._parse, self._wait_reply, self._result, self.tag, self._after_frame, self._failed = new
         if not blocking:
             reply = self._thread.submit(send)
             reply.add_done_callback(self._wake)
@@ -186,8 +177,7 @@ class RemoteDriver(Driver):
 
     @override
     def discard(self) -> Any:
-        # Raising the error again would add the current frames to its traceback, which keeps them
-        # in memory.
+        # Raising the error again would keep the current frames in memory, in its traceback.
         return None if self._failed else super().discard()
 
     @override
@@ -235,7 +225,7 @@ class RemoteDriver(Driver):
         return self._outcomes.outcome(ended=False)
 
     def _parse_envs(self, places: Sequence[int], at: Index, answer: Any) -> None:
-        """Decode observations, infos as dicts, for which the client assigns columns, and masks."""
+        """Decode observations, action masks, and infos sent as dicts, which get columns here."""
         if self._after_frame:
             for writer in (self._infos, self._reset_infos):
                 writer.forget()

@@ -7,11 +7,11 @@ import secrets
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any, ClassVar, TypeVar, cast
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -34,16 +34,13 @@ CLOSE_TIMEOUTS = (6.0, 2.0)
 MAX_DROPPED = 10_000  # states per drop request
 
 
-@dataclass(frozen=True)
-class _PendingRequest:
+class _PendingRequest(NamedTuple):
     path: str
-    sequence: int
     content: bytes
     parse: Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class CreatedEnvs:
+class CreatedEnvs(NamedTuple):
     episode_ids: list[str]
     description: EnvDescription
     checks_actions: bool
@@ -79,9 +76,9 @@ class _StateHandle:
         self.released.append(self.number)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RemoteSavedEnv(SavedEnv):
-    handle: _StateHandle | None = None
+    handle: _StateHandle
 
     elsewhere: ClassVar[str] = (
         "states saved on a server cannot leave the server: load them into environments of the same "
@@ -91,18 +88,18 @@ class RemoteSavedEnv(SavedEnv):
     @property
     def nbytes(self) -> int:
         """Bytes on the server and in this process together."""
-        return super().nbytes + (0 if self.handle is None else self.handle.size)
+        return super().nbytes + self.handle.size
 
 
 class RemoteSession:
-    """Session on a server; ends by ``close``, garbage collection or the end of the process."""
+    """Session on a server; ``close``, garbage collection or the end of the process ends it."""
 
     def __init__(self, connection: ApiClient, share_frames: bool, name: str) -> None:
         """Check the server's version and open a session; close the connection on errors."""
         self._connection: ApiClient | WrongProcessProxy = connection
         self.server = connection.server
         self._name = name
-        # States to which no handle refers. Handles append to it at any moment.
+        # Numbers of states whose handle no longer exists. Finalizers append to it at any time.
         self.released: deque[int] = deque()
         self._sequence = 0
         self._pending: _PendingRequest | None = None
@@ -135,26 +132,19 @@ class RemoteSession:
         """Make later requests raise; a forked child calls this."""
         self._connection = WrongProcessProxy(self._name, owner)
 
-    @property
-    def pending_path(self) -> str | None:
-        return None if self._pending is None else self._pending.path
-
     def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
         """Send a request that the server executes at most once; first finish a pending one."""
         if not self.is_pending(path, message):  # otherwise the pending request is the same
             if self._pending is not None:
                 self.finish_pending()
-            content = self.next_request(message)
-            self._pending = _PendingRequest(path, self._sequence, content, parse)
+            self._pending = _PendingRequest(path, self.next_request(message), parse)
         return cast(T, self.finish_pending())
 
-    def is_pending(self, path: str, message: Mapping[str, Any]) -> bool:
-        pending = self._pending
-        return (
-            pending is not None
-            and pending.path == path
-            and pending.content == self._encoded(pending.sequence, message)
-        )
+    def is_pending(self, path: str, message: Mapping[str, Any] | None = None) -> bool:
+        """Return whether a request to this path, with this message if given, is pending."""
+        if self._pending is None or self._pending.path != path:
+            return False
+        return message is None or self._pending.content == self._encoded(message)
 
     def finish_pending(self) -> Any:
         assert self._pending is not None
@@ -164,7 +154,7 @@ class RemoteSession:
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception as error:
-            # With a cause, the server may have executed an attempt before the refused one.
+            # If a refusal has a cause, the server may have executed an earlier attempt.
             is_refusal = isinstance(error, RemoteError) and error.is_refusal
             if not is_refusal or error.__cause__ is None:
                 self._pending = None
@@ -175,32 +165,34 @@ class RemoteSession:
     def next_request(self, message: Mapping[str, Any]) -> bytes:
         """Encode the session's next request with a sequence number, which makes it repeatable."""
         self._sequence += 1
-        return self._encoded(self._sequence, message)
+        return self._encoded(message)
 
-    def _encoded(self, sequence: int, message: Mapping[str, Any]) -> bytes:
-        return dumps({"session_id": self._id, "sequence": sequence, **message}, WireFormat.MSGPACK)
+    def _encoded(self, message: Mapping[str, Any]) -> bytes:
+        about = {"session_id": self._id, "sequence": self._sequence}
+        return dumps({**about, **message}, WireFormat.MSGPACK)
 
     def send(self, path: str, next_request: bytes) -> Any:
         """Send a numbered request; for a repeated request, the server repeats its reply."""
         if self.released:
-            self._drop_states(list(islice(self.released, MAX_DROPPED)))
+            self._drop_states()
         return self._post(path, next_request)
 
     def _post(self, path: str, message: Mapping[str, Any] | bytes) -> Any:
         path = f"{API_PREFIX}/episode/{path}"
         return self._connection.request("POST", path, message, repeatable=True)
 
-    def _drop_states(self, numbers: Sequence[int]) -> None:
-        """Delete states on the server; if the server refuses, the next request tries again."""
+    def _drop_states(self) -> None:
+        """Delete states on the server; if that fails, the next request tries again."""
+        numbers: list[int] = []
         try:
+            # In C, so that no interrupt can separate removing a number from storing it.
+            with suppress(IndexError):
+                numbers.extend(map(deque.popleft, repeat(self.released, MAX_DROPPED)))
             self._post("states", {"session_id": self._id, "operation": "drop", "states": numbers})
-        except RemoteUnreachableError:
-            raise
-        except RemoteError:
-            return
-        for number in numbers:
-            with suppress(ValueError):  # removed by another thread
-                self.released.remove(number)
+        except BaseException as error:
+            self.released.extend(numbers)
+            if isinstance(error, RemoteUnreachableError) or not isinstance(error, RemoteError):
+                raise
 
     def parse_handles(self, answer: Any) -> list[RemoteSavedEnv]:
         return [
@@ -210,9 +202,9 @@ class RemoteSession:
 
     def state_numbers(self, state: EnvStates) -> list[int]:
         """Return the numbers of states that this session has saved."""
-        handles = [one.handle if isinstance(one, RemoteSavedEnv) else None for one in state.envs]
-        numbers = [each.number for each in handles if each and each.released is self.released]
-        if len(numbers) < len(handles):
+        handles = [one.handle for one in state.envs if isinstance(one, RemoteSavedEnv)]
+        numbers = [each.number for each in handles if each.released is self.released]
+        if len(numbers) < len(state):
             reason = (
                 "a server loads only states that it keeps for the same session; states from the "
                 "client or from another session cannot be loaded"
@@ -254,12 +246,9 @@ def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process must not close its parent's session
         return
     path = f"{API_PREFIX}/session/{session_id}"
-    try:
+    # A RemoteError means that the session is closed, for example if an earlier reply was lost.
+    with closing(connection), suppress(RemoteError):
         for timeout in CLOSE_TIMEOUTS:
-            with suppress(RemoteUnreachableError):  # otherwise the server closes the idle session
+            with suppress(RemoteUnreachableError):  # the server closes idle sessions anyway
                 connection.request("DELETE", path, repeatable=True, timeout=timeout)
                 break
-    except RemoteError:
-        pass  # already closed, for example by a request whose reply was lost
-    finally:
-        connection.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from xuance_envs._override import override
@@ -12,7 +12,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import values_of
-from xuance_envs.engine.saving import Saver
+from xuance_envs.engine.saving import Ids, Saver
 from xuance_envs.errors import StateError, counted
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.remote_driver import RemoteDriver, sendable
@@ -153,33 +153,28 @@ class RemoteGroups(Groups):
 class ServerSaver(Saver):
     """Saver whose states stay on the server."""
 
-    def _pack(self, command: str, ids: Sequence[int], *arguments: Any) -> dict[int, Any]:
+    def _pack(self, command: str, ids: Ids, *arguments: Any) -> dict[int, Any]:
         (driver,) = self._ledger.drivers
         return {0: driver.pack(command, ids, *arguments)}
 
     @override
-    def verify(self, ids: Sequence[int]) -> None:
+    def verify(self, ids: Ids) -> None:
         """Raise a StateError, because a server creates no environments for verification."""
         remedy = "call check_saving where the environments can be created"
         reason = f"verify=True is not supported for environments on a server: {remedy}"
         raise StateError(-1, "save_state", reason)
 
     @override
-    def save(self, ids: Sequence[int]) -> EnvStates:
+    def save(self, ids: Ids) -> EnvStates:
         return EnvStates(self._ledger.command(self._pack("save_states", ids), values_of), {})
 
     @override
-    def load(self, state: EnvStates, ids: Sequence[int], *, of_all: bool = False) -> StepInfos:
+    def load(self, state: EnvStates, ids: Ids, *, of_all: bool = False) -> StepInfos:
         return self.run_load(self._pack("load_states", ids, state), ids, of_all=of_all)
 
     @override
     def clone(
-        self,
-        sources: Sequence[int],
-        targets: Sequence[int],
-        fork_rng: bool,
-        *,
-        of_all: bool = False,
+        self, sources: Ids, targets: Ids, fork_rng: bool, *, of_all: bool = False
     ) -> StepInfos:
         packed = self._pack("clone_states", targets, sources, fork_rng)
         return self.run_load(packed, targets, of_all=of_all)

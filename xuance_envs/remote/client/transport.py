@@ -60,26 +60,28 @@ class HttpTransport:
         self._proxy = proxy = proxy_of(server)
         self._tls = _tls_context(verify) if server.scheme == "https" else None
         self._base = quote(server.path, safe="/%:@!$&'()*+,;=~")
-        self._headers = {"Host": server.netloc or "localhost", **headers}
+        self._proxy_login: dict[str, str] = {}
+        fields = {"Host": server.netloc or "localhost", **headers}
         self.route = "" if proxy is None else f" through the proxy {proxy}"
+        if proxy is not None and proxy.login:
+            self._proxy_login["Proxy-Authorization"] = proxy.login
         if server.scheme == "unix":
             self._base = ""
         elif proxy is not None and self._tls is None:
             self._base = f"http://{server.netloc}{self._base}"
-            self._headers |= _login(proxy)
+            fields |= self._proxy_login
+        self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self._idle: list[_Connection] = []
         self._closed = False
-        self._heads: dict[tuple[str, str], bytes] = {}
 
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
         """Send a request and return the response; connecting takes at most ``connect`` seconds."""
-        head = self._heads.get((method, path))
-        if head is None:
-            head = self._heads[method, path] = _head(method, self._base + path, self._headers)
-        length = b"" if content is None else b"Content-Length: %d\r\n" % len(content)
-        message = b"%b%b\r\n%b" % (head, length, content or b"")
+        head = f"{method} {self._base}{path} HTTP/1.1\r\n{self._fields}"
+        if content is not None:
+            head += f"Content-Length: {len(content)}\r\n"
+        message = b"%b\r\n%b" % (head.encode("ascii"), content or b"")
         connection = self._take_idle() or self._connect(min(connect, _seconds_until(deadline)))
         keep_alive = False
         try:
@@ -100,12 +102,11 @@ class HttpTransport:
                 self._idle.pop().disconnect()
 
     def _take_idle(self) -> _Connection | None:
-        try:
+        with suppress(IndexError):
             while not (connection := self._idle.pop()).is_unused():
                 connection.disconnect()
-        except IndexError:
-            return None
-        return connection
+            return connection
+        return None
 
     def _connect(self, timeout: float) -> _Connection:
         try:
@@ -121,7 +122,7 @@ class HttpTransport:
             if self._tls is not None:
                 opening = HTTPSConnection(target, timeout=timeout, context=self._tls)
                 if self._proxy is not None:
-                    opening.set_tunnel(self._server.netloc, headers=_login(self._proxy))
+                    opening.set_tunnel(self._server.netloc, headers=self._proxy_login)
             try:
                 opening.connect()
             except BaseException:
@@ -148,16 +149,6 @@ def _tls_context(verify: Verify) -> ssl.SSLContext:
     if verify is False:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
-
-
-def _login(proxy: Address) -> dict[str, str]:
-    return {"Proxy-Authorization": proxy.login} if proxy.login else {}
-
-
-def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    """Return a request's head without the body's length and the final line."""
-    fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"{method} {target} HTTP/1.1\r\n{fields}".encode("ascii")
 
 
 def _seconds_until(deadline: float) -> float:

@@ -67,12 +67,11 @@ class ObjectBudget:
             self._request, self._total, self._sizes = request, 0, {}
 
     def forget(self, env: int) -> None:
-        self._total -= self._sizes.pop(env, 0)
+        self.set(env, 0)
 
     def set(self, env: int, size: int) -> None:
-        self.forget(env)
+        self._total += size - self.size_of(env)
         self._sizes[env] = size
-        self._total += size
 
     def size_of(self, env: int) -> int:
         return self._sizes.get(env, 0)

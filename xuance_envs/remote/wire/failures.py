@@ -36,7 +36,7 @@ DEFAULT_MESSAGES = {
     503: "the server, or a proxy in front of it, is overloaded or unavailable: try again later",
     504: "a proxy received no reply from the server in time",
 }
-# Commands whose failures count as the client's, not as the environment's.
+# Commands whose failures are attributed to the client, not to the environment.
 _CLIENT_COMMANDS = ("call", "get_attr", "set_attr")
 
 
@@ -147,10 +147,9 @@ def _failure_of(code: str, details: dict[str, Any]) -> Exception:
 def _cause_of(error: errors.EnvError) -> list[Any] | None:
     """Return the name and the arguments of the cause if it is a builtin exception."""
     cause = error.__cause__
-    if cause is None or _CAUSES.get(type(cause).__name__) is not type(cause):
-        return None
-    with suppress(WireError):
-        return [type(cause).__name__, to_wire(list(cause.args))]
+    if cause is not None and _CAUSES.get(type(cause).__name__) is type(cause):
+        with suppress(WireError):
+            return [type(cause).__name__, to_wire(list(cause.args))]
     return None
 
 

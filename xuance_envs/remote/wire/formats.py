@@ -37,7 +37,7 @@ try:
 except ImportError:  # there is no wheel for this system
     orjson = None  # type: ignore[assignment]
 
-LARGE_MESSAGE = 2**20  # bytes; beyond, the writer is replaced, because it keeps its large buffer
+LARGE_MESSAGE = 2**20  # bytes; a writer of a larger message is dropped, because it keeps its buffer
 BLOCK = 8192  # maximum values to encode in one call, because other threads wait during the call
 
 _CONTAINERS = frozenset({dict, list, LazyList})
@@ -53,12 +53,9 @@ class WireFormat(Enum):
     __hash__ = object.__hash__  # faster than Enum's, which hashes the name
 
 
-_JSON = WireFormat.JSON  # attribute access on the class is slow
-
-
 def dumps(message: Any, wire_format: WireFormat, limit: float = inf) -> bytes:
     """Encode a message, which may contain NumPy arrays and tagged arrays."""
-    if wire_format is _JSON:
+    if wire_format is WireFormat.JSON:
         return JsonWriter().write(message, limit)
     # Removed while in use, because after an error its buffer holds part of a message.
     writer = _local.__dict__.pop("writer", None) or _MsgpackWriter()
@@ -72,7 +69,7 @@ def loads(data: bytes, wire_format: WireFormat, max_nodes: int | None = None) ->
     if max_nodes is not None and len(data) > max_nodes:  # a node has at least one byte
         (check_json_nodes if wire_format is WireFormat.JSON else check_nodes)(data, max_nodes)
     try:
-        if wire_format is _JSON:
+        if wire_format is WireFormat.JSON:
             return json.loads(data, parse_constant=_reject_constant)
         return msgpack.unpackb(
             data, raw=False, unicode_errors="surrogatepass", ext_hook=_reject_extension
@@ -122,7 +119,7 @@ class PieceWriter(ABC):
     """Encoder of messages in pieces that each take a limited time, within a size limit."""
 
     comma = colon = b""
-    leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # in values, if encoding them takes long
+    leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # sizes of leaves, in values
     costly = _CONTAINERS
     encode: Callable[[Any], bytes]
     write_leaf: Callable[[Any], None]  # writes a large value of a type in ``leaf_costs``

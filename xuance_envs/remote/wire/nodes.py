@@ -82,14 +82,16 @@ def check_fields(node: Mapping[Any, Any], tag: str) -> None:
 
 
 def checked_list(node: Any, count: int, unit: str, owner: str = "") -> list[Any]:
-    """Return a node that is a list of this length; raise for others."""
     if not isinstance(node, list) or len(node) != count:
         expected = f"a list of {counted(count, unit)}{owner}"
         raise WireError(f"expected {expected}, got {shortened(node)}")
     return node
 
 
-def non_finite_name(value: float) -> str:
+def finite_or_name(value: float) -> float | str:
+    """Return a finite number, or the name of a non-finite one."""
+    if math.isfinite(value):
+        return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
@@ -135,7 +137,7 @@ def head_of(array: NDArray[Any]) -> dict[str, Any]:
 def _spell_non_finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_spell_non_finite(item) for item in value]
-    return value if math.isfinite(value) else non_finite_name(value)
+    return finite_or_name(value)
 
 
 def dtype_from_wire(name: Any) -> np.dtype[Any]:

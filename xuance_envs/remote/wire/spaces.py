@@ -24,7 +24,7 @@ from xuance_envs.remote.wire.nodes import (
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 T = TypeVar("T")
-# Functions from a space to the fields of its message, and back, with the depth of nesting.
+# Encoder of a space as fields of a message, and decoder, which also gets the depth of nesting.
 _Codec = tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], Space[Any]]]
 
 MAX_SPACE_ELEMENTS = 2**28  # even a small message could declare more
@@ -35,7 +35,7 @@ def space_to_wire(space: Space[Any]) -> dict[str, Any]:
     if kind in _SPACES:
         return {"type": kind.__name__, **_SPACES[kind][0](space)}
     raise WireError(
-        f"cannot send a space of type {kind.__name__}: expected one of the spaces {_names()}"
+        f"cannot send a space of type {kind.__name__}: expected one of the spaces {_NAMES}"
     )
 
 
@@ -53,11 +53,7 @@ def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
                 raise WireError(f"{name}: missing field {error}") from None
             except Exception as error:  # any error of the space's constructor
                 raise WireError(f"{name}: {error}") from None
-    raise WireError(f"expected one of the space types {_names()}, got {shortened(name)}")
-
-
-def _names() -> str:
-    return ", ".join(kind.__name__ for kind in _SPACES)
+    raise WireError(f"expected one of the space types {_NAMES}, got {shortened(name)}")
 
 
 def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
@@ -95,9 +91,7 @@ def _bound_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) ->
 
 
 def _dtype_to_wire(space: Space[Any]) -> str:
-    name = np.dtype(space.dtype).name
-    dtype_from_wire(name)  # raises if messages cannot contain it
-    return name
+    return dtype_from_wire(np.dtype(space.dtype).name).name  # raises if messages cannot contain it
 
 
 def _limited_shape(node: Any) -> tuple[int, ...]:
@@ -241,6 +235,7 @@ _SPACES: dict[type, _Codec] = {
     ),
     ActionRecord: (_record_to_wire, lambda node, depth: ActionRecord(_team_from_wire(node, depth))),
 }
+_NAMES = ", ".join(kind.__name__ for kind in _SPACES)
 
 
 def _field(node: Any, name: str, kind: type[T]) -> T:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from xuance_envs.engine.data.space_layout import ARRAY_SPACES
 from xuance_envs.remote.wire.nodes import (
     ATOMS,
     DTYPES,
@@ -31,7 +32,7 @@ from xuance_envs.remote.wire.nodes import (
     array_from_wire,
     check_fields,
     checked_list,
-    non_finite_name,
+    finite_or_name,
     shortened,
     tagged_array,
     tagged_scalar,
@@ -43,8 +44,6 @@ logger = logging.getLogger("xuance_envs")
 # choose numbers with equal hashes, and creating a set of these takes quadratic time.
 MAX_COLLIDING = 64
 
-_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-
 
 def to_wire(value: Any, depth: int = 0) -> Any:
     """Encode a value; a subclass is encoded as its base class, an ``OrderedDict`` as a dict."""
@@ -54,7 +53,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
     if kind is int:
         return value if value in INTS else {TAG: "int", "data": hex(value)}
     if kind is float:
-        return value if math.isfinite(value) else {TAG: "float", "data": non_finite_name(value)}
+        return value if math.isfinite(value) else {TAG: "float", "data": finite_or_name(value)}
     if depth >= MAX_DEPTH:
         raise WireError(
             f"cannot send values that contain themselves or more than {MAX_DEPTH} nested levels"
@@ -78,9 +77,8 @@ def from_wire(node: Any, depth: int = 0, max_colliding: float = math.inf) -> Any
         for key, item in node.items():
             if type(key) is not str:
                 raise WireError(f"expected strings as keys, got {shortened(key)}")
-            if type(item) not in ATOMS:
-                item = from_wire(item, depth + 1, max_colliding)
-            decoded[key] = item
+            is_atom = type(item) in ATOMS
+            decoded[key] = item if is_atom else from_wire(item, depth + 1, max_colliding)
         return decoded
     tag = node[TAG]
     if type(tag) is not str or tag not in FIELDS:
@@ -110,7 +108,9 @@ def _encode(value: Any, depth: int) -> Any:
             raise WireError(f"cannot send an array of dtype {value.dtype}")
         return TaggedArray(np.asarray(value))
     if isinstance(value, np.generic) and not isinstance(value, str | bytes):
-        return _encode_scalar(value)
+        if (name := value.dtype.name) not in DTYPES:
+            raise WireError(f"cannot send a number of dtype {value.dtype}")
+        return {TAG: "scalar", "dtype": name, "data": finite_or_name(value.item())}
     base: type[Any]
     for base in (str, bytes, int, float):
         if isinstance(value, base):
@@ -127,21 +127,10 @@ def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
         if type(key) is not str or key == TAG:
             items = [[to_wire(key, depth), to_wire(item, depth)] for key, item in value.items()]
             return {TAG: "dict", "items": items}
-        kind = type(item)  # fast path for common values
-        if kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64):
-            encoded[key] = item
-        else:
-            encoded[key] = to_wire(item, depth)
+        kind = type(item)
+        is_common = kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64)
+        encoded[key] = item if is_common else to_wire(item, depth)
     return encoded
-
-
-def _encode_scalar(value: np.generic) -> Any:
-    if (name := value.dtype.name) not in DTYPES:
-        raise WireError(f"cannot send a number of dtype {value.dtype}")
-    data = value.item()
-    if isinstance(data, float) and not math.isfinite(data):
-        data = non_finite_name(data)
-    return {TAG: "scalar", "dtype": name, "data": data}
 
 
 def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any:
@@ -150,7 +139,11 @@ def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any
     if tag == "scalar":
         return tagged_scalar(node)
     if tag == "graph":
-        return _decode_graph(node, depth, max_colliding)
+        parts = [from_wire(node[name], depth, max_colliding) for name in FIELDS["graph"]]
+        for number, part in enumerate(parts):
+            if not isinstance(part, np.ndarray) and (part is not None or not number):
+                raise WireError(f"graph: expected arrays, got {shortened(part)}")
+        return spaces.GraphInstance(*parts)
     if tag in _PARSERS:
         (parse, expected), text = _PARSERS[tag], node["data"]
         if isinstance(text, str):
@@ -164,24 +157,16 @@ def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any
         if not isinstance(item, list) or len(item) != 2:
             raise WireError(f"dict: expected [key, value] pairs, got {shortened(item)}")
     if len(items) > max_colliding and tag != "tuple":
-        parts, keys = ("keys", [key for key, _ in items]) if tag == "dict" else ("items", items)
+        what, keys = ("keys", [key for key, _ in items]) if tag == "dict" else ("items", items)
         if others := {*map(type, keys)} - {str, bytes}:
             raise WireError(
-                f"expected only strings or bytes as {parts} of a {tag} with more than "
+                f"expected only strings or bytes as {what} of a {tag} with more than "
                 f"{max_colliding} items, got {others.pop().__name__} among {len(items)}"
             )
     try:
         return _COLLECTIONS[tag](items)
     except TypeError as error:  # unhashable
         raise WireError(f"{tag}: {error}") from None
-
-
-def _decode_graph(node: Any, depth: int, max_colliding: float) -> spaces.GraphInstance:
-    parts = [from_wire(node[name], depth, max_colliding) for name in FIELDS["graph"]]
-    for number, part in enumerate(parts):
-        if not isinstance(part, np.ndarray) and (part is not None or not number):
-            raise WireError(f"graph: expected arrays, got {shortened(part)}")
-    return spaces.GraphInstance(*parts)
 
 
 # Parsers of texts, and the expected texts.
@@ -191,15 +176,12 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (partial(int, base=16), "hexadecimal digits"),  # linear, unlike decimal
 }
 _COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
-    "dict": dict,
-    "frozenset": frozenset,
-    "set": set,
-    "tuple": tuple,
+    kind.__name__: kind for kind in (dict, frozenset, set, tuple)
 }
 
 
 def batch_to_wire(space: Space[Any], batch: Any) -> Any:
-    if isinstance(space, _ARRAY_SPACES):
+    if isinstance(space, ARRAY_SPACES):
         return np.asarray(batch)
     if isinstance(space, spaces.Dict):
         parts = [batch_to_wire(inner, batch[key]) for key, inner in space.spaces.items()]
@@ -213,23 +195,18 @@ def batch_from_wire(
     space: Space[Any], node: Any, count: int, decode: Callable[[Any], Any] = from_wire
 ) -> Any:
     """Decode a batch of ``count`` values; the inverse of :func:`batch_to_wire`."""
-    if isinstance(space, _ARRAY_SPACES):
+    if isinstance(space, ARRAY_SPACES):
         shape, dtype = space.shape, space.dtype
         assert shape is not None
         assert dtype is not None
         return array_from_wire(node, dtype, (count, *shape))
-    if isinstance(space, spaces.Dict):
-        parts = _dict_items(space, node)
-        return {
-            key: batch_from_wire(inner, part, count, decode)
-            for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
-        }
-    if isinstance(space, spaces.Tuple):
-        parts = checked_list(node, len(space.spaces), "item", " for Tuple")
-        return tuple(
-            batch_from_wire(inner, part, count, decode)
-            for inner, part in zip(space, parts, strict=True)
-        )
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        parts = zip(inner, _parts(space, node), strict=True)
+        values = tuple(batch_from_wire(each, part, count, decode) for each, part in parts)
+        if isinstance(space, spaces.Tuple):
+            return values
+        return dict(zip(space.spaces, values, strict=True))
     return list(map(decode, checked_list(node, count, "value", f" for {type(space).__name__}")))
 
 
@@ -237,13 +214,13 @@ def _has_string_keys(space: spaces.Dict) -> bool:
     return all(type(key) is str for key in space.spaces)
 
 
-def _dict_items(space: spaces.Dict, node: Any) -> list[Any]:
-    if _has_string_keys(space):
+def _parts(space: spaces.Dict | spaces.Tuple[Any], node: Any) -> list[Any]:
+    if isinstance(space, spaces.Dict) and _has_string_keys(space):
         if not isinstance(node, dict) or node.keys() != set(space.spaces):
             got = f"the keys {list(node)[:8]!a:.100}" if isinstance(node, dict) else shortened(node)
             raise WireError(f"expected the keys {list(space.spaces)!a} for Dict, got {got}")
         return [node[key] for key in space.spaces]
-    return checked_list(node, len(space.spaces), "item", " for Dict")
+    return checked_list(node, len(space.spaces), "item", f" for {type(space).__name__}")
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
