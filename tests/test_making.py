@@ -17,6 +17,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import Autoreset, TimeLimit
+from scripts import run_script
 
 from xuance_envs import Atari_Env, DummyVecEnv, Gym_Env, SubprocVecEnv, make_vec, making, tuning
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
@@ -341,6 +342,18 @@ def test_asynchronous_environments_take_what_ours_do() -> None:
         make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs=ours)
     ) as envs:
         assert len(envs.processes) == 2
+
+
+def test_an_atari_games_class_does_not_depend_on_whether_ale_is_loaded(tmp_path) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    script = """
+        from xuance_envs import make_vec
+        for _ in range(2):
+            with make_vec("PongNoFrameskip-v4", 1, backend="dummy") as envs:
+                print(type(envs.envs[0]).__name__)
+    """
+    assert run_script(tmp_path, script) == "Atari_Env\n" * 2
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "Pong"])

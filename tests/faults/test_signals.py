@@ -140,11 +140,21 @@ def test_a_signal_to_its_process_group_ends_one_worker_only(tmp_path, context, n
 
 
 @needs_processes
+@pytest.mark.slow("a worker that hangs has five seconds to close")
 @pytest.mark.parametrize(
-    ("fault", "timeout"), [("waits", None), ("spins", None), ("spins", 2.0), ("hangs in C", 2.0)]
+    ("fault", "timeout", "closes"),
+    [
+        ("waits", None, False),
+        ("spins", None, False),
+        ("spins", 2.0, False),
+        ("hangs in C", 2.0, False),
+        ("hangs in C", None, True),
+    ],
 )
-def test_what_a_hanging_environment_has_started_ends_with_its_worker(tmp_path, fault, timeout):
-    """After a timeout, or when the caller is killed."""
+def test_what_a_hanging_environment_has_started_ends_with_its_worker(
+    tmp_path, fault, timeout, closes
+):
+    """After a timeout, when the caller closes the environments, or when it is killed."""
     script = f"""
         import subprocess, time
         from faulty_envs import HANGS, FaultyEnv, step_for
@@ -160,17 +170,21 @@ def test_what_a_hanging_environment_has_started_ends_with_its_worker(tmp_path, f
             envs.step_async([0])
             print("started", flush=True)
             try:
-                envs.step_wait()
+                if {closes}:
+                    envs.close()
+                else:
+                    envs.step_wait()
             except WorkerTimeoutError:
-                print("overdue", flush=True)
-                time.sleep(1000)
+                pass
+            print("ended", flush=True)
+            time.sleep(1000)
     """
     with start_script(tmp_path, script, cwd=tmp_path) as process:
         try:
             assert process.stdout.readline() == "started\n"
             assert wait_until(lambda: "sleep" in processes_in(tmp_path).values())
-            if timeout:
-                assert process.stdout.readline() == "overdue\n"
+            if timeout or closes:
+                assert process.stdout.readline() == "ended\n"
                 assert wait_until(lambda: "sleep" not in processes_in(tmp_path).values())
             process.kill()
             assert wait_until(lambda: not processes_in(tmp_path))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from agents_envs import FOREVER, MIXED, Herd, Silent, Squad
 from comparing import assert_same
+from gymnasium import spaces
 
 import xuance_envs
 from xuance_envs import (
@@ -20,6 +21,7 @@ from xuance_envs import (
     DummyVecMultiAgentEnv,
     MPE_Env,
     MultiAgentEnv,
+    MultiAgentVecEnv,
     RawMultiAgentEnv,
     SubprocVecEnv_Football,
     SubprocVecEnv_StarCraft2,
@@ -303,3 +305,28 @@ def test_the_groups_of_worlds_are_xuances():
 
 def test_the_names_are_to_be_had_from_the_package():
     assert xuance_envs.MultiAgentEnv is XuanCeMultiAgentEnvWrapper
+
+
+class Speaking(Smallest):
+    """The first agent acts alone after one step; actions are dicts."""
+
+    def __init__(self, env_seed=None):
+        super().__init__(env_seed)
+        say = spaces.Dict(word=spaces.Discrete(4))
+        self.action_space = dict.fromkeys(self.agents, say)
+        self.received = []
+
+    def agent_mask(self):
+        return {agent: agent == "red_0" or not self.received for agent in self.agents}
+
+    def step(self, actions):
+        self.received.append([int(actions[agent]["word"]) for agent in self.agents])
+        return super().step(actions)
+
+
+def test_an_inactive_agent_without_an_action_does_not_repeat_its_last_one():
+    with MultiAgentVecEnv([Speaking], backend="dummy") as envs:
+        envs.reset()
+        envs.step([{agent: {"word": 3} for agent in ("red_0", "red_1", "red_2")}])
+        envs.step([{"red_0": {"word": 2}}])
+        assert envs.get_attr("received")[0] == [[3, 3, 3], [2, 0, 0]]

@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 from scripts import run_script
 
-from xuance_envs import StateError, check_saving
+from xuance_envs import DummyVecEnv, StateError, check_saving
 from xuance_envs.state.checkpointer import EnvCheckpointer, RngFork
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.rebuild import BIT_GENERATORS
@@ -343,3 +343,7 @@ def test_other_tensors_are_refused_by_their_path(make: Any, reason: str) -> None
     torch()
     with pytest.raises(StateError, match=reason):
         check_saving(lambda: Holder(make, lambda held, action: 0.0))
+    with DummyVecEnv([lambda: Holder(make, lambda held, action: 0.0)]) as envs:
+        envs.reset()
+        with pytest.raises(StateError, match=reason):
+            envs.save_state()

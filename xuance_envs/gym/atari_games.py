@@ -11,7 +11,7 @@ import gymnasium
 
 from xuance_envs.extras import missing_extra
 
-_ENTRY_POINT = "ale_py.env:AtariEnv"
+ENTRY_POINT = "ale_py.env:AtariEnv"
 _NAMESPACE = "ALE/"
 _VERSION = "-v5"
 
@@ -36,7 +36,7 @@ def full_id(env_id: str) -> str:
     load_ale()
     for candidate in (_NAMESPACE + env_id, _NAMESPACE + env_id + _VERSION, env_id):
         spec = gymnasium.registry.get(candidate)
-        if spec is not None and spec.entry_point == _ENTRY_POINT:
+        if spec is not None and spec.entry_point == ENTRY_POINT:
             return candidate
     closest = ", ".join(map(repr, closest_games(env_id))) or "none"
     raise UnknownGameError(
@@ -50,7 +50,7 @@ def closest_games(env_id: str) -> list[str]:
     games = {
         name.removeprefix(_NAMESPACE).removesuffix(_VERSION): name
         for name, spec in gymnasium.registry.items()
-        if name.startswith(_NAMESPACE) and spec.entry_point == _ENTRY_POINT
+        if name.startswith(_NAMESPACE) and spec.entry_point == ENTRY_POINT
     }
     plain = {_plain(game): game for game in games}
     wanted = _plain(env_id.removeprefix(_NAMESPACE).partition("-")[0])

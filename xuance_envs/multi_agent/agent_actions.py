@@ -112,6 +112,7 @@ class AgentActions:
                 self._check_dicts(actions, alive, envs)
                 break
         before = self.records[envs]
+        self.records[envs] = 0  # for agents without an action
         try:
             for k, fields in enumerate(self._record.groups):
                 names, idle = fields.group.agents, self._idle[k]

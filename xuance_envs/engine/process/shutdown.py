@@ -27,7 +27,7 @@ def stop_workers(drivers: list[ProcessDriver], close_timeout: float = CLOSE_TIME
         _wait_for_end(workers, close_timeout)
         for worker in workers:
             if worker.alive:
-                worker.process.terminate()
+                worker.terminate()
         _wait_for_end(workers, KILL_TIMEOUT)
     finally:  # also if Ctrl-C cuts the wait short
         with deferred_interrupt():

@@ -153,6 +153,13 @@ class WorkerProcess:
         self.process.join(KILL_TIMEOUT)
         self.kill()
 
+    def terminate(self) -> None:
+        """Terminate the process and its process group."""
+        with suppress(OSError):  # it does not have its own group yet
+            if not self._guarded:
+                system.terminate_group(self.pid)
+        self.process.terminate()
+
     def kill(self) -> None:
         """Kill the process and its process group, or all its descendants if it has a guardian."""
         if not self._released:  # afterwards the pid may be reused

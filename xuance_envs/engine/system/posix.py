@@ -138,6 +138,10 @@ def kill_group(pid: int) -> None:
     os.killpg(pid, signal.SIGKILL)
 
 
+def terminate_group(pid: int) -> None:
+    os.killpg(pid, signal.SIGTERM)
+
+
 def end_after_main(requests: int, grace: float) -> None:
     """End this process and its group shortly after the main process, even if they are busy."""
     end = poll()

@@ -225,7 +225,7 @@ def kill_group(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)  # ends the process at once
 
 
-abort = kill_group
+abort = terminate_group = kill_group
 
 
 def ignore_sigint() -> None:

@@ -216,7 +216,8 @@ def _tensor(value: Any) -> Node:
     content = dense.view(importlib.import_module("torch").uint8).numpy().tobytes()
     head = full_name(type(value)), str(value.dtype), tuple(value.shape), value.stride()
     parts = [(("attr", name), item) for name, item in vars(value).items()]
-    return Node((*head, value.requires_grad, content), [(("attr", "grad"), value.grad), *parts])
+    grad = value.grad if value.is_leaf or value.retains_grad else None  # else reading it warns
+    return Node((*head, value.requires_grad, content), [(("attr", "grad"), grad), *parts])
 
 
 def array_parts(value: Any) -> list[tuple[Step | None, Any]]:
