@@ -228,6 +228,24 @@ def test_dropping_that_fails_is_repeated(server: Server, monkeypatch: pytest.Mon
         assert not envs._session.released
 
 
+def test_an_interrupted_drop_loses_no_number(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        session.released.append(100)  # a finalizer, meanwhile
+        raise KeyboardInterrupt
+
+    with cart_poles(server, 2) as envs:
+        envs.reset()
+        session, state = envs._session, envs.save_state()
+        del state
+        numbers = set(session.released)
+        monkeypatch.setattr(session, "_post", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session._drop_states()
+        assert set(session.released) == numbers | {100}
+
+
 # --- the server ---------------------------------------------------------------------------------
 
 
