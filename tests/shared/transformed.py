@@ -44,9 +44,14 @@ def frozen(kind: Callable[..., transforms.Transform]) -> Callable[[VecEnv], VecE
     return wrap
 
 
+STACKED = (
+    *("VecEnvWrapper", "TransformObservations"),
+    *("NormalizeRewards", "TransformRewards", "ClipRewards", "ScaleRewards"),
+)
+
+
 def stacked(envs: VecEnv) -> VecEnv:
-    rewards = "NormalizeRewards", "TransformRewards", "ClipRewards", "ScaleRewards"
-    for name in ("VecEnvWrapper", "TransformObservations", *rewards):
+    for name in STACKED:
         envs = WITHOUT_EFFECT[name](envs)
     return envs
 

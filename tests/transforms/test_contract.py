@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from backends import DUMMY, WORKERS, Maker, made
 from contract import contract
-from transformed import BEYOND, WITHOUT_EFFECT, within
+from transformed import BEYOND, STACKED, WITHOUT_EFFECT, within
 
 NOT_THEIRS = frozenset(
     {
@@ -31,6 +31,14 @@ IN_WORKERS = (
 )
 """What runs over workers, too: observations, actions, memory, infos, and six others in a stack."""
 
+IN_A_STACK = frozenset(
+    {
+        "test_interrupts_thousands_of_signals_within_a_step_repeat_nothing",
+        "test_operations_thousands_of_sequences_of_operations_do_what_a_loop_would",
+    }
+)
+"""What takes minutes. Of the transforms in the stack, it runs over the stack alone."""
+
 BACKENDS = [within(name, DUMMY) for name in WITHOUT_EFFECT]
 BACKENDS += [within(name, WORKERS) for name in IN_WORKERS]
 ROWS = [
@@ -45,6 +53,8 @@ def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
     reason = BEYOND.get((name, request.node.originalname))
     if reason is not None:
         pytest.skip(reason)
+    if name in STACKED and request.node.originalname in IN_A_STACK:
+        pytest.skip("it runs over the stack, which contains this transform")
     yield from made(request.param)
 
 
