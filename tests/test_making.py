@@ -348,12 +348,17 @@ def test_an_atari_games_class_does_not_depend_on_whether_ale_is_loaded(tmp_path)
     pytest.importorskip("ale_py")
     pytest.importorskip("cv2")
     script = """
+        import gymnasium
         from xuance_envs import make_vec
-        for _ in range(2):
-            with make_vec("PongNoFrameskip-v4", 1, backend="dummy") as envs:
-                print(type(envs.envs[0]).__name__)
+        for env_id in ("PongNoFrameskip-v4", "PongNoFrameskip-v4", "Own-v0"):
+            with make_vec(env_id, 1, backend="dummy") as envs:
+                print(type(envs.envs[0]).__name__, envs.observation_space.shape)
+            own = {"game": "pong", "obs_type": "ram"}
+            gymnasium.registry.pop("Own-v0", None)
+            gymnasium.register("Own-v0", entry_point="ale_py.env:AtariEnv", kwargs=own)
     """
-    assert run_script(tmp_path, script) == "Atari_Env\n" * 2
+    games = "Atari_Env (210, 160, 4)\n" * 2
+    assert run_script(tmp_path, script) == games + "Gym_Env (128,)\n"
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "Pong"])

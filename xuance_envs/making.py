@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 
 from xuance_envs.compat.gymnasium_make_vec import Wrappers, make_gymnasium_vec, wrapped
 from xuance_envs.compat.native import make_native
-from xuance_envs.gym.atari_games import ENTRY_POINT, UnknownGameError, full_id
+from xuance_envs.gym.atari_games import UnknownGameError, full_id, is_game
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards
@@ -258,10 +258,8 @@ def _make_registered(spec: EnvSpec, **kwargs: Any) -> Gym_Env:
 
 
 def _is_atari(env_id: str) -> bool:
-    if (spec := gymnasium.registry.get(env_id)) is not None:
-        return spec.entry_point == ENTRY_POINT
-    if ":" in env_id:
-        return False
+    if env_id in gymnasium.registry or ":" in env_id:
+        return is_game(env_id)
     try:
         full_id(env_id)
     except ImportError:  # short names need ale-py

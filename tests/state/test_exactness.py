@@ -1018,7 +1018,9 @@ def test_a_refused_load_changes_nothing_and_closes_nothing() -> None:
         envs.load_state(state)
         assert list(envs.step([2, 2])[1]) == list(expected)
         before = longer.step([2])[1][0]
-        with pytest.raises(StateMismatchError, match="array in a library's memory"):
+        with pytest.raises(
+            StateMismatchError, match="array that is stored in another library's memory"
+        ):
             longer.load_state(state[0])
         assert longer.step([0])[1][0] == before  # and it is not closed
 

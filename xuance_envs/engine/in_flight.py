@@ -51,7 +51,7 @@ class InFlight:
         return list(np.flatnonzero(complete & touched).tolist())
 
     def add(self, env_ids: NDArray[np.intp], submissions: Mapping[int, Request]) -> None:
-        """Mark environments as sent and submit the requests of their groups."""
+        """Mark environments as stepping and submit the requests of their groups."""
         requests, new = {**self.requests, **submissions}, {**self._unwatched, **submissions}
         envs = self.envs.copy()
         envs[env_ids] = True

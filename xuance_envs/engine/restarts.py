@@ -5,13 +5,14 @@ environments raises. The driver's reaction depends on the command that failed, o
 command after the failure:
 
 - Step: the environments are reset, and the step reports their episodes as truncated.
-- Step of some environments: these are reset, and their episodes reported as truncated. The next
-  step that includes some of the worker's other environments truncates the episodes of all the
-  worker's environments in this step, unless the user resets the others first.
+- Step of some environments: these are reset, and their episodes reported as truncated. The worker's
+  other environments have lost their episodes, too. If the user does not reset them, the next step
+  with any of them truncates the episodes of all the worker's environments that it steps.
 - Reset: the given environments are reset. Other environments of the worker are treated as above.
 - Any other command: if the worker failed during the command, the command raises, because it may
   have partially executed. If the worker had failed before, the command runs on the reset
-  environments. In both cases, the next step truncates the episodes, except loaded ones.
+  environments. In both cases, the next step truncates the episodes, except those of states that
+  were loaded.
 
 Other workers finish their commands meanwhile, but a step returns only after the restart.
 """

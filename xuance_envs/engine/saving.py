@@ -156,7 +156,7 @@ class GroupSaver(Saver):
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Release states that were transferred or kept; after an interrupt, ``check_open`` does."""
+        """Release the transferred states; after an interrupt, ``check_open`` releases them."""
         self.holds_states = True
         try:
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from types import ModuleType
 from typing import Any
 
@@ -11,9 +12,11 @@ import gymnasium
 
 from xuance_envs.extras import missing_extra
 
-ENTRY_POINT = "ale_py.env:AtariEnv"
+_ENTRY_POINT = "ale_py.env:AtariEnv"
 _NAMESPACE = "ALE/"
 _VERSION = "-v5"
+_VERSIONS = (0, 4, 5)
+_VARIANT = re.compile(r"(-ram)?(Deterministic|NoFrameskip)?$")
 
 
 class UnknownGameError(gymnasium.error.NameNotFound, ValueError):
@@ -36,7 +39,7 @@ def full_id(env_id: str) -> str:
     load_ale()
     for candidate in (_NAMESPACE + env_id, _NAMESPACE + env_id + _VERSION, env_id):
         spec = gymnasium.registry.get(candidate)
-        if spec is not None and spec.entry_point == ENTRY_POINT:
+        if spec is not None and spec.entry_point == _ENTRY_POINT:
             return candidate
     closest = ", ".join(map(repr, closest_games(env_id))) or "none"
     raise UnknownGameError(
@@ -45,12 +48,20 @@ def full_id(env_id: str) -> str:
     )
 
 
+def is_game(env_id: str) -> bool:
+    """Return whether ale-py registers an id, so that workers find it, too."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is None or spec.entry_point != _ENTRY_POINT or spec.version not in _VERSIONS:
+        return False
+    return _NAMESPACE + _VARIANT.sub("", spec.name) + _VERSION in gymnasium.registry
+
+
 def closest_games(env_id: str) -> list[str]:
     """Return the names of up to three games spelled most like an id, best match first."""
     games = {
         name.removeprefix(_NAMESPACE).removesuffix(_VERSION): name
         for name, spec in gymnasium.registry.items()
-        if name.startswith(_NAMESPACE) and spec.entry_point == ENTRY_POINT
+        if name.startswith(_NAMESPACE) and spec.entry_point == _ENTRY_POINT
     }
     plain = {_plain(game): game for game in games}
     wanted = _plain(env_id.removeprefix(_NAMESPACE).partition("-")[0])

@@ -1,4 +1,4 @@
-"""Rows of agents as a Stable-Baselines3 vectorized environment."""
+"""Stable-Baselines3 vectorized environment in which each agent is one sub-environment."""
 
 from __future__ import annotations
 

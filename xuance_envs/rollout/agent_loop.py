@@ -239,8 +239,9 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
     def state_dict(self) -> dict[str, Any]:
         """Save everything the collector needs to continue, except the agent and its optimizer.
 
-        The dict has the environments' states, the states before the next step, statistics, the
-        current recording, and torch's random generators. Call this method between two rollouts.
+        The dict has the environments' saved states, the observations before the next step,
+        statistics, the current recording, and torch's random generators. Call this method between
+        two rollouts.
 
         Returns:
             A dict of bytes and numbers, for ``torch.save`` and ``torch.load(weights_only=True)``.

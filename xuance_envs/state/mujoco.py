@@ -6,8 +6,8 @@ them. A state therefore holds all of MjData: the numbers in its struct, its buff
 of its arena.
 
 Some environments change their models at resets. Each model is therefore compared with a copy from
-the environment's creation, and the differences are saved. A state can be loaded only if the model
-of the target was equal at its creation.
+the environment's creation, and the differences are saved. A state can be loaded only into an
+environment whose model was created equal to that of the saved environment.
 """
 
 from __future__ import annotations

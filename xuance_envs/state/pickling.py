@@ -133,7 +133,7 @@ class StatePickler(pickle.Pickler):
         return self._reduce_completely(obj) if overrides_pickling(kind) else NotImplemented
 
     def _sentinel(self, obj: Any) -> Any:
-        """Return a reference to an ``object()`` in a class attribute or module variable."""
+        """Reduce an ``object()`` to the class attribute or module variable holding it, if any."""
         kinds = [type(layer.obj) for layer in self._plan.layers]
         for kind in dict.fromkeys(base for each in kinds for base in each.__mro__):
             for name, value in kind.__dict__.items():

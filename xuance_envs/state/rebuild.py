@@ -283,7 +283,7 @@ def seeded_generator(kind: str, state: dict[str, Any], seed: Any) -> np.random.G
 
 
 def seed_sequence(*parameters: Any) -> np.random.SeedSequence:
-    """Return a seed sequence that an object other than a bit generator holds."""
+    """Return a seed sequence that is not part of a bit generator."""
     return LazySeedSequence(parameters).made
 
 

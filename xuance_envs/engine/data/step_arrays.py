@@ -69,7 +69,7 @@ class StepArrays:
         masks = _masks(actions, info_bytes)
         specs = list(array_specs(_shapes(layouts, num_envs, info_bytes, digests)))
         if memory is None:
-            memory = np.zeros(specs[-1][-1], np.uint8)  # the system allocates its pages when used
+            memory = np.zeros(specs[-1][-1], np.uint8)  # unused pages take no memory
         arrays = iter(
             [
                 np.frombuffer(memory, dtype, int(np.prod(shape)), start).reshape(shape)

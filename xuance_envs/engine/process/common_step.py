@@ -300,7 +300,7 @@ class CommonStep(CommonDriver):
     # -- arming -----------------------------------------------------------------------
 
     def disarm(self) -> None:
-        """Stop using the bell; start steps through the pipes until all workers have rejoined."""
+        """Wake workers through their pipes, not all at once, until all follow again."""
         if self._armed and self._rung:
             self._wake_all()
         self._armed, self._failed = False, True
@@ -359,7 +359,7 @@ class Follower:
         return False
 
     def finish(self, reply: ReplyType) -> bool:
-        """Reply to a wake-up; return True if the rest of the reply must go through the pipe."""
+        """Write the reply's code; return True if the reply itself must go through the pipe."""
         code = reply if reply in OUTCOME_OF_REPLY else IN_PIPE
         self._codes[self._index] = code
         self._take_token()

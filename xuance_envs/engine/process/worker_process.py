@@ -154,10 +154,12 @@ class WorkerProcess:
         self.kill()
 
     def terminate(self) -> None:
-        """Terminate the process and its process group."""
-        with suppress(OSError):  # it does not have its own group yet
+        """Terminate the process and its process group; a guardian ends all descendants."""
+        try:
             if not self._guarded:
-                system.terminate_group(self.pid)
+                return system.terminate_group(self.pid)
+        except OSError:  # it does not have its own group yet
+            pass
         self.process.terminate()
 
     def kill(self) -> None:

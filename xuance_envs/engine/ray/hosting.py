@@ -79,7 +79,7 @@ class HostedGroup(ABC):
 
 
 class InlineGroup(HostedGroup):
-    """The only group of an actor, in the actor's process, and its arrays."""
+    """Group of an actor that has no other groups: its environments run in the actor's process."""
 
     def __init__(self, plan: ActorPlan) -> None:
         super().__init__()

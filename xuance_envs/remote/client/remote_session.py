@@ -246,7 +246,7 @@ def _delete_session(connection: ApiClient, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process must not close its parent's session
         return
     path = f"{API_PREFIX}/session/{session_id}"
-    # A RemoteError means that the session is closed, for example if an earlier reply was lost.
+    # A RemoteError usually means that the session is closed, as when an earlier reply was lost.
     with closing(connection), suppress(RemoteError):
         for timeout in CLOSE_TIMEOUTS:
             with suppress(RemoteUnreachableError):  # the server closes idle sessions anyway

@@ -199,7 +199,7 @@ def _digest(token: bytes) -> bytes:
 
 @lru_cache(256)
 def _owner_of_token(token: str) -> Owner:
-    """Return the owner of a token without a name; the generated name does not reveal the token."""
+    """Return an owner for a token without a name: its generated name does not reveal the token."""
     digest = _digest(token.encode())
     return Owner(b"token " + digest, f"token-{digest[:3].hex()}" if token else "anybody")
 
@@ -300,6 +300,7 @@ def unix_socket(path: Path) -> socket.socket:
     listener = system.unix_socket()
     try:
         with system.unix_socket() as probe:  # a server that was killed leaves its socket behind
+            probe.settimeout(1)  # the server's queue may be full
             if probe.connect_ex(str(path)) == errno.ECONNREFUSED and path.is_socket():
                 path.unlink()
         listener.bind(str(path))
@@ -307,7 +308,7 @@ def unix_socket(path: Path) -> socket.socket:
         listener.listen(socket.SOMAXCONN)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from None
     return listener
 
 

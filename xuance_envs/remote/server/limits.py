@@ -24,7 +24,7 @@ MIN_FILES = RESERVED_FDS + 32
 PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1  # a worker and its guardian
 
 BURST = 1.0  # seconds for which an unused rate accumulates; a burst may use all of it
-MAX_DELAY = 10.0  # seconds by which a rate limit may delay a request before refusing it instead
+MAX_DELAY = 10.0  # a rate limit refuses requests that it would delay by more seconds
 BYTES_PER_NODE = 100  # maximum bytes of memory per value, list or dict of a decoded message
 MAX_ACCOUNTS = 4096  # at this number of accounts, idle accounts are removed
 

@@ -19,7 +19,9 @@ def _check_foreign(array: Any, value: Any) -> None:
     content, dtype, shape = value
     if (dtype, tuple(shape)) != (array.dtype.str, array.shape) or len(content) != array.nbytes:
         raise MismatchError(
-            "array in a library's memory", f"{dtype} {shape}", f"{array.dtype.str} {array.shape}"
+            "array that is stored in another library's memory",
+            f"{dtype} {shape}",
+            f"{array.dtype.str} {array.shape}",
         )
     if not array.flags.writeable and content != array.tobytes():
         raise FaultError("", "a read-only array in a library's memory differs from the saved one")

@@ -1,4 +1,4 @@
-"""Pickle reducers of PyTorch's tensors, and the memory that they share with arrays."""
+"""Pickle reducers of PyTorch's tensors; memory that tensors and arrays share stays shared."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class EnvHost:
             await asyncio.sleep(0.02)
 
     def _end_abandoned(self, future: Future[None]) -> None:
-        if future.exception() is None:
+        if not future.cancelled() and future.exception() is None:
             self.end()
 
     async def close(self) -> None:

@@ -40,11 +40,13 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
 
     def total(pid: int) -> Usage:
         """Return the usage of a process, its ended children and its running descendants."""
-        process, usages = running[pid], list(map(total, children[pid]))
+        process, usages = running[pid], list[Usage]()
         with suppress(psutil.Error), process.oneshot():
             memory = process.memory_info()
             unshared = memory.rss - getattr(memory, "shared", 0)
             usages.append(Usage(sum(process.cpu_times()[:4]), unshared))
+        # Afterwards, or a child that ends meanwhile would be counted twice.
+        usages += map(total, children[pid])
         return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
     return {pid: total(pid) for pid in pids if pid in running}

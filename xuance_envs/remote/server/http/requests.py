@@ -140,7 +140,7 @@ class LargeReplies:
             self._bytes -= len(reply.body)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RequestCycle:
     """Request for a message route and its reply, with the interface of uvicorn's cycles."""
 
