@@ -9,6 +9,11 @@ the figures are higher, because other processes evict the caches.
 Each figure is the median of the rounds, in microseconds per environment step. For comparison, a
 bare loop uses as many sleeping processes as there are workers. It writes one byte to each process,
 and reads one byte from each. Its figures are in microseconds per process and step.
+
+With more workers than cores, workers also run on the main process's core and evict its caches, and
+the main process wakes them again if a step takes longer than five milliseconds. ``--own-cpu``
+prevents both, as on a machine with a core per process: the main process has one core, all others
+run on the other cores.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -27,6 +33,8 @@ from tqdm import tqdm
 
 from benchmarks.shared.envs import IdleEnv
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser
+from xuance_envs.engine.process import common_step
+from xuance_envs.engine.system.current import system
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
@@ -67,6 +75,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--calls", nargs="+", choices=CALLS, default=list(CALLS), help="stepping modes")
     add("--rounds", type=int, default=7, help="timed runs of each combination")
     add("--steps", type=int, default=100, help="vector steps per run")
+    add("--own-cpu", action="store_true", help="reserve a CPU for the main process")
     add_outputs(parser, "parent cost table", "plot the first stepping mode")
     return parser.parse_args(argv)
 
@@ -102,9 +111,12 @@ def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:
 def measure_size(args: argparse.Namespace, num_envs: int, workers: int) -> list[dict[str, Any]]:
     """Measure each stepping mode with one number of environments and workers."""
     rounds: dict[str, list[float]] = {call: [] for call in args.calls}
+    patience = 1.0 if args.own_cpu else common_step.PATIENCE
     with (
         mock.patch.object(subproc_vec_env, "SPIN", 0.0),
+        mock.patch.object(common_step, "PATIENCE", patience),
         SubprocVecEnv_Gym([IdleEnv] * num_envs, in_series=num_envs // workers) as vec_env,
+        reserved_cpu(vec_env.pids if args.own_cpu else ()),
     ):
         actions = sample_actions(vec_env.action_space, num_envs)[0]
         for _ in range(args.rounds):
@@ -124,15 +136,33 @@ def measure_size(args: argparse.Namespace, num_envs: int, workers: int) -> list[
     ]
 
 
+@contextmanager
+def reserved_cpu(pids: Sequence[int]) -> Iterator[None]:
+    """Run this process on one CPU, and other processes, if any are given, on the other CPUs."""
+    cpus = system.cpu_affinity()
+    if not pids or cpus is None or len(cpus) < 2:
+        yield
+        return
+    own, *others = sorted(cpus)
+    for pid in pids:
+        system.set_cpu_affinity(pid, others)
+    system.set_cpu_affinity(0, [own])
+    try:
+        yield
+    finally:
+        system.set_cpu_affinity(0, cpus)
+
+
 def measure_bare_loop(args: argparse.Namespace, workers: int) -> float:
     """Return the CPU time per process and step of a bare loop over pipes, in microseconds."""
     pipes = [echoing_process() for _ in range(workers)]
     rounds = []
-    for _ in range(args.rounds):
-        exchange(pipes, max(1, args.steps // 10))
-        start = time.thread_time()
-        exchange(pipes, args.steps)
-        rounds.append((time.thread_time() - start) / (args.steps * workers) * 1e6)
+    with reserved_cpu([pid for pid, *_ in pipes] if args.own_cpu else ()):
+        for _ in range(args.rounds):
+            exchange(pipes, max(1, args.steps // 10))
+            start = time.thread_time()
+            exchange(pipes, args.steps)
+            rounds.append((time.thread_time() - start) / (args.steps * workers) * 1e6)
     for pid, *ends in reversed(pipes):  # each process holds the pipes of those before it
         for end in ends:
             os.close(end)

@@ -7,9 +7,8 @@
     python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
     python examples/train_ppo.py --collectors 2
 
-With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues from
-the last checkpoint. On a CPU, the final weights are bitwise identical to those of a run that was
-not interrupted.
+With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it. On
+a CPU, the final weights are bitwise identical to those of an uninterrupted run.
 
 The algorithm is proximal policy optimization, Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
 The script needs the extra `torch`, `atari` for Atari games, and `ray` for `--collectors`.

@@ -40,12 +40,28 @@ def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_the_cost_to_the_caller_by_environments_and_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--own-cpu",)])
+def test_the_cost_to_the_caller_by_environments_and_workers(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     picture = tmp_path / "a" / "cost.png"
     pytest.importorskip("matplotlib")
     answer = run_script(
         *("parent_cost", tmp_path, "--png", str(picture)),
-        *("--num-envs", "2", "6", "--workers", "1", "2", "3", "--rounds", "1", "--steps", "10"),
+        *(
+            "--num-envs",
+            "2",
+            "6",
+            "--workers",
+            "1",
+            "2",
+            "3",
+            "--rounds",
+            "1",
+            "--steps",
+            "10",
+            *options,
+        ),
     )
     costs = {
         (row["call"], row["environments"], row["workers"]): row["microseconds"]

@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 from gymnasium import vector
 
-pytest.importorskip("torchrl")
+pytest.importorskip("torchrl.envs", exc_type=ImportError)
 
 import torch
 from torchrl.envs import GymWrapper

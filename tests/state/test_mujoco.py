@@ -275,5 +275,5 @@ def test_a_file_of_an_earlier_version_says_what_it_does_not_hold() -> None:
             np.testing.assert_array_equal(step[0], obs)
             np.testing.assert_array_equal(step[1], rewards)
         envs.envs[0].unwrapped.model.dof_armature[5] += 0.1
-        with pytest.raises(StateMismatchError, match="the file does not contain"):
+        with pytest.raises(StateMismatchError, match="the state lacks the model's parameters"):
             envs.load_state(state)

@@ -14,11 +14,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from leftovers import wait_until
 
 from xuance_envs import DummyVecEnv, SubprocVecEnv, ThreadVecEnv
 from xuance_envs.errors import ClosedVecEnvError
 
 SECONDS = 0.5  # that a command of an environment takes
+RELEASED = threading.Event()  # ends a step that hangs in a thread of this process
 
 
 class Slow(gym.Env[Any, Any]):
@@ -33,7 +35,9 @@ class Slow(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        time.sleep(SECONDS if action < 99 else 60)
+        if action == 99:
+            RELEASED.wait(60)
+        time.sleep(SECONDS)
         assert not self.closed
         return np.ones(1, np.float32), 1.0, False, False, {}
 
@@ -89,10 +93,14 @@ def wait_for_call(envs: Any) -> None:
     time.sleep(SECONDS / 10)  # until it waits for the environments
 
 
+def our_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("xuance_envs")]
+
+
 def assert_nothing_is_left() -> None:
     assert not multiprocessing.active_children()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("xuance_envs")]
+    assert not our_threads()
 
 
 @all_kinds
@@ -159,4 +167,7 @@ def test_a_call_that_hangs_ends_with_an_error(kind: str, caplog: pytest.LogCaptu
     user.join(10)
     assert [type(error) for error in errors] == [ClosedVecEnvError]
     assert "restart" not in caplog.text
+    RELEASED.set()
+    assert wait_until(lambda: not our_threads())
+    RELEASED.clear()
     assert not multiprocessing.active_children()

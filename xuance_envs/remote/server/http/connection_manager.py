@@ -9,14 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from heapq import nsmallest
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from xuance_envs.remote.server.access import Proxies
 from xuance_envs.remote.server.http.requests import Handler, Reply, RequestCycle
-from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL
-
-if TYPE_CHECKING:
-    from xuance_envs.remote.server.routes.api import Api
+from xuance_envs.remote.server.monitoring import SAMPLE_INTERVAL, Metrics
+from xuance_envs.remote.server.settings import Limits
 
 logger = logging.getLogger("xuance_envs")
 
@@ -38,10 +36,15 @@ class ManagedConnection(Protocol):
 
 
 class ConnectionManager:
-    def __init__(self, api: Api, hosts: frozenset[bytes] | None, proxies: Proxies) -> None:
-        self.limits = api.capacity.limits
+    def __init__(
+        self,
+        api: Any,  # an Api, whose module imports this one
+        hosts: frozenset[bytes] | None,
+        proxies: Proxies,
+    ) -> None:
+        self.limits: Limits = api.capacity.limits
         self.handler: Handler = api.answer
-        self.metrics = api.metrics
+        self.metrics: Metrics = api.metrics
         self.proxies = proxies
         self._roots = {"", proxies.root_path}
         self.post_routes = {root + path: path for path in api.post_routes for root in self._roots}
