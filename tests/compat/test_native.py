@@ -347,6 +347,13 @@ def test_states_and_actions_are_checked(make_vec_env):
         vec_env.step([0] * NUM)
 
 
+def test_a_mask_of_resets_is_not_an_option():
+    with from_gymnasium(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)) as vec_env:
+        vec_env.reset(seed=0)
+        with pytest.raises(NotImplementedError, match=r"reset_mask.*env_ids"):
+            vec_env.reset(options={"reset_mask": np.array([True, False])})
+
+
 def test_an_engines_error_is_an_env_error_and_closes(make_vec_env):
     vec_env = make_vec_env(ENGINES["CartPoleVectorEnv"])
     vec_env.reset()

@@ -39,7 +39,7 @@ def test_rows_of_gymnasium_are_the_agents_of_all_environments():
         actions = np.arange(6) % 3
         step = plain.step(actions.reshape(2, 3))
         obs, rewards, terminated, truncated, infos = rows.step(actions)
-        np.testing.assert_array_equal(rewards, step.rewards.reshape(6))
+        np.testing.assert_array_equal(rewards, plain.exact_rewards.reshape(6))
         np.testing.assert_array_equal(truncated, step.truncated.reshape(6))
         assert not terminated.any()
         assert infos["acted"].all()
@@ -297,7 +297,7 @@ def test_rows_of_stable_baselines3():
         obs, rewards, dones, infos = rows.step(np.ones(6, int))
         o, r, _, truncated, told = gym_rows.step(np.ones(6, int))
         np.testing.assert_array_equal(obs, o)
-        np.testing.assert_array_equal(rewards, r)
+        np.testing.assert_array_equal(rewards, r.astype(np.float32))
         np.testing.assert_array_equal(dones, truncated)
         total += rewards
     for i, info in enumerate(infos):
@@ -390,3 +390,83 @@ def test_rows_for_sb3_reset_once_with_the_options_that_were_set():
     with pytest.raises(ValueError, match="set_options: expected the same options for all rows"):
         rows.reset()
     rows.close()
+
+
+class Joining:
+    """Agent "late" joins in the third step; ``masked`` gives the steps with a mask for it."""
+
+    possible_agents = ("always", "late")
+    render_mode = None
+
+    def __init__(self, masked):
+        self.metadata, self.masked = {}, masked
+
+    def observation_space(self, agent):
+        return spaces.Box(0, 9, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(3)
+
+    def of(self, value, agents=None):
+        return dict.fromkeys(self.agents if agents is None else agents, value)
+
+    def reset(self, seed=None, options=None):
+        self.time, self.agents = 0, ["always"]
+        return self.of(np.zeros(1, np.float32)), {"always": {"action_mask": np.ones(3, bool)}}
+
+    def step(self, actions):
+        acted, self.time = list(self.agents), self.time + 1
+        self.agents = ["always", "late"] if self.time >= 3 else ["always"]
+        infos = {"always": {"action_mask": np.ones(3, bool)}}
+        if self.time in self.masked:
+            infos["late"] = {"action_mask": np.array([0, 0, 1], bool)}
+        flags = self.of(False, acted)
+        return self.of(np.ones(1, np.float32)), self.of(0.1, acted), flags, flags.copy(), infos
+
+
+def joining(*masked):
+    return MultiAgentVecEnv([partial(Joining, masked)] * 2, backend="dummy")
+
+
+def test_a_mask_from_before_an_agent_joined_does_not_apply_to_it():
+    envs = joining(1)
+    envs.reset()
+    for _ in range(3):
+        step = envs.step([{"always": 0}] * 2)
+    assert step.alive.all()
+    assert step.action_masks.all()
+
+
+def test_a_view_has_the_mask_of_an_agent_that_joins():
+    view = as_parallel_env(joining(3), 0)
+    view.reset()
+    for _ in range(3):
+        infos = view.step({"always": 0})[4]
+    assert view.agents == ["always", "late"]
+    assert infos["late"]["action_mask"].tolist() == [0, 0, 1]
+
+
+def test_rewards_and_active_agents_follow_partial_resets_and_loaded_states():
+    envs = joining()
+    envs.reset()
+    for _ in range(4):
+        envs.step([{"always": 0, "late": 0}] * 2)
+    state = envs.save_state()
+    envs.reset(env_ids=[0])
+    assert envs.agent_mask.tolist() == [[True, False], [True, True]]
+    assert envs.exact_rewards.tolist() == [[0, 0], [0.1, 0.1]]
+    envs.reset()
+    envs.load_state(state)
+    assert envs.agent_mask.all()
+
+
+def test_rewards_of_rows_are_not_rounded():
+    rows = per_agent_rows(joining())
+    rows.reset()
+    assert rows.step(np.zeros(4, np.int64))[1].tolist() == [0.1, 0, 0.1, 0]
+
+
+def test_rows_cannot_be_reset_one_by_one():
+    rows = per_agent_rows(joining())
+    with pytest.raises(NotImplementedError, match="reset_mask"):
+        rows.reset(options={"reset_mask": np.array([True, False, False, False])})

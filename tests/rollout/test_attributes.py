@@ -435,6 +435,9 @@ def test_permute_state_turns_batches_and_tensors_as_well():
         ((8, 8, 8), True),
         ((4, 84, 84), False),
         ((1, 5, 5), False),
+        ((17, 19, 19), False),
+        ((19, 19, 17), True),
+        ((3, 5, 5), False),
     ],
 )
 def test_images_are_turned_unless_their_channels_are_first_already(shape, moved):

@@ -155,6 +155,19 @@ def test_environments_act_as_stored_whatever_the_dtypes_are(dtype, env_dtype):
             assert np.array_equal(env.received, stored[:, i].numpy().astype(env_dtype))
 
 
+@pytest.mark.parametrize(
+    ("space", "action", "told"),
+    [
+        (spaces.Discrete(5, start=2**33), 2**33 + 1, "whole numbers in the range of int32"),
+        (spaces.Box(0, 2**30, (), np.int64), 2**24 + 1, r"float32 numbers, got \[16777217\]"),
+    ],
+)
+def test_integers_that_rollouts_would_store_changed_are_refused(space, action, told):
+    agent = lambda a, p, v, e: (torch.full((3,), action), p, v, e)  # noqa: E731
+    with spoilt(space, agent) as collector, pytest.raises(ValueError, match=told):
+        collector.rollout()
+
+
 def test_actions_of_a_discrete_space_may_come_as_a_column():
     with spoilt(TWO, lambda a, p, v, e: (a[:, None], p, v, e)) as collector:
         collector.rollout()
@@ -202,3 +215,13 @@ def test_factors_of_advantages_are_from_0_to_1(name, wrong):
     factors = {"gamma": 1, "gae_lambda": 0.0, name: wrong}
     with pytest.raises(ValueError, match=f"{name}: expected a number from 0 to 1, got {wrong}"):
         generalized_advantages(numbers, numbers, flags, flags, torch.zeros(6), **factors)
+
+
+def test_an_infinite_reward_does_not_reach_other_episodes():
+    rewards = torch.tensor([[1.0], [2.0], [float("inf")]])
+    ended = torch.tensor([[False], [True], [True]])
+    values, end_values = torch.zeros(3, 1), torch.zeros(2)
+    advantages = generalized_advantages(
+        rewards, values, ended, ended, end_values, gamma=0.5, gae_lambda=1.0
+    )
+    assert advantages.tolist() == [[2.0], [2.0], [float("inf")]]

@@ -144,3 +144,23 @@ def test_parts_of_a_multi_discrete_action_come_one_after_the_other():
     with RolloutCollector(DummyVecEnv(functions), Two(), T, device="cpu") as collector:
         collector.rollout()
         assert collector.action_masks.shape == (T, N, 6)
+
+
+class Forgetful(MaskedEnv):
+    """Gives masks in its first steps only."""
+
+    steps = 0
+
+    def step(self, action):
+        *results, info = super().step(action)
+        self.steps += 1
+        return *results, info if self.steps < 3 else {}
+
+
+def test_masks_that_end_within_a_rollout_are_an_error():
+    envs = DummyVecEnv([partial(Forgetful, number, where=("action_mask",)) for number in range(N)])
+    with (
+        RolloutCollector(envs, Obedient(), T, device="cpu") as collector,
+        pytest.raises(AttributeError, match="environment 0 provided no action mask"),
+    ):
+        collector.rollout()

@@ -314,6 +314,25 @@ class InParts(Walk):
         }
 
 
+def test_observations_with_the_same_name_are_refused():
+    box = spaces.Box(-1, 1, (1,))
+    twice = spaces.Dict({"a.b": box, "a": spaces.Dict({"b": box})})
+
+    class Twice(Walk):
+        def __init__(self):
+            super().__init__(5)
+            self.observation_space = twice
+
+        def reset(self, **given):
+            return twice.sample(), {}
+
+    with (
+        DummyVecEnv([Twice]) as envs,
+        pytest.raises(ValueError, match=r"keys, joined by dots, differ, got \['a.b', 'a.b'\]"),
+    ):
+        NormalizeObservations(envs)
+
+
 def test_chosen_keys_of_a_dict_are_normalized_and_the_rest_is_as_it_was():
     in_parts = [partial(InParts, length) for length in LENGTHS]
     with (

@@ -250,3 +250,12 @@ def test_what_a_function_makes_of_observations_is_checked_and_the_environments_s
         del halves[0]
         assert envs.reset()[0].shape == (6, 2)
         assert envs.step(STILL)[0].shape == (6, 2)
+
+
+def test_raw_rewards_do_not_change_with_the_callers_array():
+    with EpisodeStatistics(DummyVecEnv(WALKS)) as envs:
+        envs.reset(seed=1)
+        rewards = envs.step(STILL)[1]
+        expected = rewards.tolist()
+        rewards *= 2
+        assert envs.raw_rewards.tolist() == expected

@@ -69,7 +69,7 @@ class AgentRows:
         self.truncated = _flattened(truncated & transitions)
         self.obs = map_batch(partial(_flattened, zero_at=~following.alive), following.obs)
         self.final_obs = map_batch(_flattened, step.obs)
-        self.rewards = _flattened(step.rewards, ~step.acted)
+        self.rewards = _flattened(self.envs.exact_rewards, ~step.acted)
         self.acted = _flattened(step.acted)
         masks = following.action_masks
         self.masks = None if masks is None else _flattened(masks)
@@ -101,6 +101,11 @@ class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        if options and "reset_mask" in options:
+            raise NotImplementedError(
+                "options: expected no 'reset_mask', because the rows of an environment cannot be "
+                "reset separately"
+            )
         self._rows.reset(seed, options)
         return self._rows.obs, self._infos()
 
@@ -119,7 +124,7 @@ class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
             infos["final_obs"], infos["_final_obs"] = final, ended
             infos["final_info"] = {"acted": rows.acted & ended, "_acted": ended}
             infos["_final_info"] = ended
-        return rows.obs, rows.rewards.astype(np.float64), rows.terminated, rows.truncated, infos
+        return rows.obs, rows.rewards, rows.terminated, rows.truncated, infos
 
     def render(self) -> tuple[Any, ...]:
         return tuple(self._rows.envs.render())

@@ -134,9 +134,12 @@ class EnvRecord:
 
     def merge_infos(self, infos: Any) -> dict[Any, Any]:
         """Merge the agents' infos, without masks, into one dict, valid until the next step."""
-        if self.masks.any_received or type(infos) is not dict or any(infos.values()):
-            return self._infos.merge_infos(self.agent_set, infos)
-        return {}
+        if not self.masks.any_received and type(infos) is dict and not any(infos.values()):
+            return {}
+        merged = self._infos.merge_infos(self.agent_set, infos)
+        if self.masks.any_received and not infos.keys() <= self.agent_set.no_flags.keys():
+            self.prepared_for = None  # clears masks of agents that do not act
+        return merged
 
     def _store_flags(self, agent_set: AgentSet, terminated: Any, truncated: Any) -> None:
         has_flags, self.has_flags = False, True  # stays True if this raises: flags may remain

@@ -150,6 +150,7 @@ class _ParallelView:
             group, masks = fields.group, fields.read_masks(batch)
             if masks is not None and not group.observes_mask:
                 for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
-                    if present[place]:
-                        infos[agent][MASK] = masks[0, i]
+                    joins = batch["alive"][0, place] and not masks[0, i].all()
+                    if present[place] or joins:
+                        infos.setdefault(agent, {})[MASK] = masks[0, i]
         return infos

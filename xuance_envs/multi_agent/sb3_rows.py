@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
+from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.multi_agent.agent_rows import AgentRows
 from xuance_envs.vector_envs.aliases import Uncopyable
 
@@ -66,7 +67,7 @@ class SB3Rows(Uncopyable, VecEnv):
             if self._lengths[i]:
                 info["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
             self._returns[i] = self._lengths[i] = 0
-        return rows.obs, rows.rewards, dones, infos
+        return rows.obs, as_float32(rows.rewards), dones, infos
 
     def close(self) -> None:
         self._rows.envs.close()

@@ -198,11 +198,10 @@ class StepReader:
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
         """Mask ``(num_envs, A)`` of active agents: see :attr:`MultiAgentVecEnv.agent_mask`."""
-        name = "agent_mask"
-        if self._team.infos_by_agent:
-            name = "acted" if self._last["acted"].any() else "alive"
-        mask: NDArray[np.bool_] = self._last[name]
-        return mask
+        if not self._team.infos_by_agent:
+            return self._last["agent_mask"]
+        acted = self._last["acted"]  # none after a reset
+        return np.where(acted.any(axis=1, keepdims=True), acted, self._last["alive"])
 
     def start(
         self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
@@ -242,6 +241,8 @@ class StepReader:
             self._last = batch
         else:
             self.alive[envs] = alive
+            self._last = self._last.copy()  # it may share memory with returned results
+            self._last[envs] = batch
         if self._unread is not None:
             self._settle_masks(self._unread, batch["gives_masks"], envs)
         # Infos are built lazily, possibly after later steps have overwritten the records.

@@ -47,14 +47,14 @@ def generalized_advantages(
     of_each_value = *ended.shape, *[1] * (values.ndim - ended.ndim)
     next_values.masked_fill_(terminated.reshape(of_each_value), 0.0)
     deltas = rewards + gamma * next_values - values
-    decays = gamma * gae_lambda * (~ended).to(values.dtype).reshape(of_each_value)
+    segment_ends = ended.reshape(of_each_value)
+    decays = gamma * gae_lambda * (~segment_ends).to(values.dtype)
     advantages = torch.empty_like(values)
     following = torch.zeros_like(values[0])
-    for delta, decay, out in zip(
-        reversed(deltas.unbind()),
-        reversed(decays.unbind()),
-        reversed(advantages.unbind()),
+    for delta, decay, ends, out in zip(
+        *(reversed(each.unbind()) for each in (deltas, decays, segment_ends, advantages)),
         strict=True,
     ):
+        following = following.masked_fill(ends, 0.0)  # infinity times 0 would be NaN
         following = torch.addcmul(delta, decay, following, out=out)
     return advantages

@@ -202,19 +202,22 @@ class ActionLayout:
 
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Convert actions to the environments' dtype if that loses nothing; refuse NaN."""
-        if actions.dtype.kind == "f":  # environments get the values that rollouts store
-            actions = self._as_stored(actions)
+        stored_dtype = np.int32 if self._counted else np.float32
+        kind = actions.dtype.kind
+        if kind == "f" or (kind in "iu" and not np.can_cast(actions.dtype, stored_dtype, "safe")):
+            actions = self._as_stored(actions, stored_dtype)  # what rollouts store
         if actions.dtype != self._env_dtype and np.can_cast(actions.dtype, self._env_dtype, "safe"):
             return actions.astype(self._env_dtype)
         return actions  # the vec env checks them
 
-    def _as_stored(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def _as_stored(self, actions: NDArray[Any], dtype: Any) -> NDArray[Any]:
         wrong, mismatch = np.isnan(actions), "numbers, got NaN"
         with np.errstate(invalid="ignore", over="ignore"):
-            stored = actions.astype(np.int32 if self._counted else np.float32, copy=False)
-        if self._counted and not wrong.any():
-            wrong = stored != actions
-            mismatch = f"whole numbers in the range of int32, got {actions[wrong][:1].tolist()}"
+            stored = actions.astype(dtype, copy=False)
+        if not wrong.any() and (self._counted or actions.dtype.kind != "f"):
+            wrong = stored.astype(np.float64) != actions
+            numbers = "whole numbers in the range of int32" if self._counted else "float32 numbers"
+            mismatch = f"{numbers}, got {actions[wrong][:1].tolist()}"
         if wrong.any():
             envs: Sequence[int] = np.unique(wrong.nonzero()[0]).tolist()
             raise ValueError(f"{ASKED}: actions: expected {mismatch} for {name_envs(envs)}")

@@ -56,7 +56,7 @@ def scalarization(
         raise ValueError("scalarize: expected None, because rewards are numbers, got a function")
 
     def scalar_rewards(rewards: NDArray[Any]) -> NDArray[np.float32]:
-        made = np.asarray(scalarize(rewards))
+        made = np.asarray(scalarize(rewards.copy()))
         if made.shape != rewards.shape[:-1] or made.dtype.kind not in "biuf":
             raise ValueError(
                 f"scalarize: expected numbers of shape {rewards.shape[:-1]} for rewards of shape "
@@ -121,13 +121,17 @@ class SingleAgentEnvs:
 
     def masks(self) -> NDArray[np.bool_] | None:
         """Return the next step's action masks, if the agent accepts them."""
+        if not self.gives_masks:
+            return None
         try:
-            return self.vec_env.action_masks() if self.gives_masks else None
+            masks: NDArray[np.bool_] = self.vec_env.action_masks()
         except (AttributeError, NotImplementedError):
             if self._needs_masks:
                 raise
             self.gives_masks = False
             return None
+        self._needs_masks = True  # a rollout has the masks of all steps or none
+        return masks
 
     def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
         given = {} if masks is None else {"masks": masks}

@@ -213,8 +213,9 @@ def _state_leaf(
         dtype = torch.float32
     leading, seen = leaf.shape[:before], leaf.shape[before:]
     moved = len(seen) == IMAGE_AXES and bool(channels_first)
-    if channels_first == "auto":
-        moved = moved and 2 * seen[0] > min(seen[1:])  # else the channels are first already
+    if channels_first == "auto" and moved:
+        square = [seen[0] == seen[1], seen[1] == seen[2]]  # if one is, these are height and width
+        moved = square[0] if square[0] != square[1] else 2 * seen[0] > min(seen[1:])
     shape = (*leading, seen[2], *seen[:2]) if moved else leaf.shape
     limits, numpy_dtype = None, _numpy_dtype(dtype)
     if numpy_dtype.kind != "f" and not np.can_cast(leaf.dtype, numpy_dtype, "safe"):

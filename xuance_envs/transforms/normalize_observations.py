@@ -83,6 +83,10 @@ class NormalizeObservations(ObservationTransform):
         check_scale(name, epsilon, clip)
         leaves = select_leaves(name, vec_env, keys, no_images=True)
         self._names = {i: leaf_name(leaf) for i, leaf in leaves.items()}
+        if len(names := list(self._names.values())) > len(set(names)):
+            raise ValueError(
+                f"{name}: expected observations whose keys, joined by dots, differ, got {names}"
+            )
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
                 raise ValueError(f"{name}: the observations of {inner!r} are already normalized")

@@ -158,7 +158,7 @@ class RawResults:
 
     def record_step(self, batch: Batch) -> None:
         """Store the results of a step or ``recv``."""
-        self.rewards, self._source, self.lost = batch.rewards, batch.source, None
+        self.rewards, self._source, self.lost = batch.rewards.copy(), batch.source, None
         if self.keep:
             self.observations = copy_of(batch.obs)
 
