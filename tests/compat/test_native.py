@@ -347,8 +347,16 @@ def test_states_and_actions_are_checked(make_vec_env):
         vec_env.step([0] * NUM)
 
 
-def test_a_mask_of_resets_is_not_an_option():
-    with from_gymnasium(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)) as vec_env:
+@pytest.mark.parametrize(
+    "engine",
+    [
+        lambda: SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2),
+        lambda: gymnasium.make_vec("CartPole-v1", 2, "vector_entry_point"),
+    ],
+    ids=["SyncVectorEnv", "CartPoleVectorEnv"],
+)
+def test_a_mask_of_resets_is_not_an_option(engine):
+    with from_gymnasium(engine()) as vec_env:
         vec_env.reset(seed=0)
         with pytest.raises(NotImplementedError, match=r"reset_mask.*env_ids"):
             vec_env.reset(options={"reset_mask": np.array([True, False])})

@@ -239,6 +239,8 @@ class NativeDriver(LocalDriver):
             resets: Sequence[Reset] = arguments[0]
             seeds = [seed for _, seed, _ in resets]
             options = resets[0][2] if resets else None
+            if options and "reset_mask" in options:
+                raise NotImplementedError("options: expected no 'reset_mask'; pass env_ids instead")
             self._engine.check_reset(seeds, options, len(resets) < self.hi)
         elif command in STATE_COMMANDS:
             raise StateError(

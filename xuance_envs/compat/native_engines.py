@@ -144,8 +144,6 @@ class MaskEngine(NativeEngine):
 
     @override
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
-        if options and "reset_mask" in options:
-            raise NotImplementedError("options: expected no 'reset_mask'; pass env_ids instead")
         if part and not self._takes_mask:
             raise NotImplementedError(
                 f"{self.name} cannot reset only some of its environments; reset all of them"

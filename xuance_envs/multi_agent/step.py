@@ -186,22 +186,23 @@ class StepReader:
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)
-        # Records of the last step or reset of all environments.
-        self._last: NDArray[Any] = np.zeros(num_envs, record.dtype)
+        # Latest rewards and masks: all records, or a dict of arrays after results of some of them.
+        self._last: Any = np.zeros(num_envs, record.dtype)
+        self._mask_field = "acted" if record.team.infos_by_agent else "agent_mask"
 
     @property
     def rewards(self) -> NDArray[np.float64]:
-        """Rewards of the last step of all environments, one row per environment, float64."""
+        """Latest rewards, one row per environment, float64."""
         rewards: NDArray[np.float64] = self._last["rewards"]
         return rewards
 
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
         """Mask ``(num_envs, A)`` of active agents: see :attr:`MultiAgentVecEnv.agent_mask`."""
+        mask: NDArray[np.bool_] = self._last[self._mask_field]
         if not self._team.infos_by_agent:
-            return self._last["agent_mask"]
-        acted = self._last["acted"]  # none after a reset
-        return np.where(acted.any(axis=1, keepdims=True), acted, self._last["alive"])
+            return mask
+        return np.where(mask.any(axis=1, keepdims=True), mask, self.alive)  # none acts in a reset
 
     def start(
         self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
@@ -241,8 +242,10 @@ class StepReader:
             self._last = batch
         else:
             self.alive[envs] = alive
-            self._last = self._last.copy()  # it may share memory with returned results
-            self._last[envs] = batch
+            # Copies, because the last records may share memory with returned results.
+            self._last = {name: self._last[name].copy() for name in ("rewards", self._mask_field)}
+            for name, values in self._last.items():
+                values[envs] = batch[name]
         if self._unread is not None:
             self._settle_masks(self._unread, batch["gives_masks"], envs)
         # Infos are built lazily, possibly after later steps have overwritten the records.

@@ -198,22 +198,22 @@ class ActionLayout:
         self.shape: tuple[int, ...] = space.shape
         self.dtype = torch.float32 if isinstance(space, spaces.Box) else torch.int32
         self._counted = isinstance(space, counted)
+        self._stored_dtype = np.dtype(np.int32 if self._counted else np.float32)
         self._env_dtype: np.dtype[Any] = np.dtype(space.dtype)
 
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Convert actions to the environments' dtype if that loses nothing; refuse NaN."""
-        stored_dtype = np.int32 if self._counted else np.float32
-        kind = actions.dtype.kind
-        if kind == "f" or (kind in "iu" and not np.can_cast(actions.dtype, stored_dtype, "safe")):
-            actions = self._as_stored(actions, stored_dtype)  # what rollouts store
+        kind, fits = actions.dtype.kind, np.can_cast(actions.dtype, self._stored_dtype, "safe")
+        if kind == "f" or (kind in "iu" and not fits):
+            actions = self._as_stored(actions)  # environments get the values that rollouts store
         if actions.dtype != self._env_dtype and np.can_cast(actions.dtype, self._env_dtype, "safe"):
             return actions.astype(self._env_dtype)
         return actions  # the vec env checks them
 
-    def _as_stored(self, actions: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    def _as_stored(self, actions: NDArray[Any]) -> NDArray[Any]:
         wrong, mismatch = np.isnan(actions), "numbers, got NaN"
         with np.errstate(invalid="ignore", over="ignore"):
-            stored = actions.astype(dtype, copy=False)
+            stored = actions.astype(self._stored_dtype, copy=False)
         if not wrong.any() and (self._counted or actions.dtype.kind != "f"):
             wrong = stored.astype(np.float64) != actions
             numbers = "whole numbers in the range of int32" if self._counted else "float32 numbers"

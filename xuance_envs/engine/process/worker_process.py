@@ -155,11 +155,10 @@ class WorkerProcess:
 
     def terminate(self) -> None:
         """Terminate the process and its process group; a guardian ends all descendants."""
-        try:
-            if not self._guarded:
-                return system.terminate_group(self.pid)
-        except OSError:  # it does not have its own group yet
-            pass
+        if not self._guarded:
+            with suppress(OSError):  # it does not have its own group yet
+                system.terminate_group(self.pid)
+                return
         self.process.terminate()
 
     def kill(self) -> None:

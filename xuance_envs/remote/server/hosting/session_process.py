@@ -40,7 +40,8 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
 
     def total(pid: int) -> Usage:
         """Return the usage of a process, its ended children and its running descendants."""
-        process, usages = running[pid], list[Usage]()
+        process = running[pid]
+        usages: list[Usage] = []
         with suppress(psutil.Error), process.oneshot():
             memory = process.memory_info()
             unshared = memory.rss - getattr(memory, "shared", 0)

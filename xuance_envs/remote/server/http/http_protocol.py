@@ -42,11 +42,11 @@ WRITE_BUFFER = 64 * 2**10  # bytes of unread replies at which no further request
 TLS_WRITE = 16 * 2**10  # maximum bytes to encrypt at a time: a TLS record
 TLS_BUFFERS = 192 * 2**10  # approximate bytes below the transport if a TLS client reads nothing
 MIN_WRITE_PROGRESS = 2**20  # bytes a client must read within the write timeout, or all that remain
+_UNAWAITED = asyncio.Event()  # of complete requests: creating one for each takes a microsecond
 
 # Seconds.
 DISCARD_PAUSE = 0.02  # between reads of a refused request, so that other requests are read first
 KEEP_ALIVE_TIMEOUT = 75.0  # that a connection may be idle between requests
-_UNAWAITED = asyncio.Event()  # of complete requests: creating one for each takes a microsecond
 LINGER_TIMEOUT = 2.0  # to read on after a refusal, because closing at once would lose the reply
 
 
