@@ -12,9 +12,11 @@ import statistics
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakSet
 
 import gymnasium
 
@@ -49,7 +51,7 @@ class RandomInterrupts:
         signal.signal(signal.SIGINT, self._before)
 
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
-        if self._armed and all(each.f_code.co_name != "__del__" for each in iterate_frames(frame)):
+        if self._armed and not drops_exceptions(frame):
             self._armed = False
             raise KeyboardInterrupt
 
@@ -62,6 +64,23 @@ class RandomInterrupts:
                 self._armed = False
         except KeyboardInterrupt:
             self.count += 1
+
+
+@contextlib.contextmanager
+def alarms_interrupt() -> Iterator[None]:
+    """Let SIGALRM raise KeyboardInterrupt; where Python would drop it, a moment later."""
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if not drops_exceptions(frame):
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, 20e-6)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 NO_INSTANT = ("RESUME", "PUSH_EXC_INFO", "NOT_TAKEN")
@@ -160,6 +179,16 @@ def iterate_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+CALLBACKS = (weakref.__file__, WeakSet.add.__code__.co_filename)
+"""The files of weak references' callbacks. The second has no module of a public name."""
+
+
+def drops_exceptions(frame: FrameType | None) -> bool:
+    """Return whether Python drops exceptions here: in a ``__del__`` or a callback of weakref."""
+    codes = (each.f_code for each in iterate_frames(frame))
+    return any(code.co_name == "__del__" or code.co_filename in CALLBACKS for code in codes)
+
+
 class Alarm:
     """A real signal ``seconds`` into a block, which interrupts it only in the code of some files.
 
@@ -191,7 +220,7 @@ class Alarm:
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
         files = (each.f_code.co_filename for each in iterate_frames(frame))
-        if any(file.startswith(self._folders) for file in files):
+        if any(file.startswith(self._folders) for file in files) and not drops_exceptions(frame):
             self.came = True
             raise KeyboardInterrupt
 

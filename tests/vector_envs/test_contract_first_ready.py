@@ -15,6 +15,7 @@ from backends import QUICK_START
 from comparing import HandSteps, assert_same_reset, assert_same_step, batch_of
 from example_envs import EchoEnv, FailingEnv, ReusingEnv
 from gymnasium import spaces
+from interrupts import alarms_interrupt
 
 from xuance_envs import (
     AlreadySteppingError,
@@ -425,19 +426,10 @@ def test_a_reset_throws_away_what_is_in_flight(make, again):
     assert envs.step([0] * 5)[4][0]["step"] == 1
 
 
-@pytest.fixture
-def alarm_interrupts():
-    """Has SIGALRM raise KeyboardInterrupt."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def test_no_interrupt_loses_or_repeats_a_step(alarm_interrupts):
+def test_no_interrupt_loses_or_repeats_a_step():
     """Interrupts at random moments of recv; each environment steps as often as it was sent."""
     generator = np.random.default_rng(0)
-    with workers_of([WaitingEnv] * 4, 2) as envs:
+    with workers_of([WaitingEnv] * 4, 2) as envs, alarms_interrupt():
         envs.reset()
         sent = np.zeros(4, int)
         interrupts = 0

@@ -62,17 +62,11 @@ def interrupt_by_signals(make, interrupts):
     )
 
 
-# Python does not let an interrupt out of a __del__, and says so.
-lost = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
 @pytest.mark.everywhere
-@lost
 def test_a_signal_within_a_step_repeats_nothing(make):
     interrupt_by_signals(make, 50)
 
 
-@lost
 @pytest.mark.long
 def test_thousands_of_signals_within_a_step_repeat_nothing(make):
     interrupt_by_signals(make, 1_000)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import DUMMY, WORKERS, Backend
-from interrupts import interrupt_after
+from interrupts import alarms_interrupt, interrupt_after
 from leftovers import is_running
 from process_env import ProcessEnv
 
@@ -93,8 +93,7 @@ def test_no_interrupt_at_any_moment_loses_or_repeats_a_step() -> None:
     with SubprocVecEnv([ProcessEnv] * 4, in_series=2, context="forkserver") as envs:
         envs.reset()
         steps = interrupts = 0
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        try:
+        with alarms_interrupt():
             while interrupts < 300:
                 try:
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(20e-6, 400e-6))
@@ -108,7 +107,4 @@ def test_no_interrupt_at_any_moment_loses_or_repeats_a_step() -> None:
                     envs.step_wait()
                 steps = int(envs.buf_obs[0, 0])
                 assert envs.buf_obs.tolist() == [[steps]] * 4
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
         assert envs.get_attr("steps") == (steps,) * 4
