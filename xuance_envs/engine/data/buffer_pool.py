@@ -1,7 +1,7 @@
 """Arrays and array copies in reused memory.
 
-The operating system maps the memory of a large array page by page, and unmaps it when the array
-is freed. For batches of images this takes many times as long as copying.
+The operating system maps the memory of a large new array page by page, and unmaps it when the
+array is freed. For a batch of images, mapping takes many times as long as copying.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _should_pool(nbytes: int) -> bool:
 
 
 class _BufferPool:
-    """Arrays used through views; one is reused when reference counts show that it has no view."""
+    """Arrays that are given out as views; an array without a remaining view is reused."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, pool_size: int) -> None:
         self._shape = shape

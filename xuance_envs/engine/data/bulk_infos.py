@@ -92,7 +92,7 @@ class InfoRows:
 
 
 class LazyRowExtras(Mapping[int, Frozen]):
-    """Info values outside columns, by environment; kept as arrays until a dict is built."""
+    """Info values outside columns, by environment; an environment's dict is built on use."""
 
     def __init__(self, rows: InfoRows, envs: NDArray[np.intp]) -> None:
         self._rows = rows
@@ -115,7 +115,6 @@ class LazyRowExtras(Mapping[int, Frozen]):
 
 
 def rows_of_infos(infos: Mapping[str, Any], rows: Any) -> dict[str, Any]:
-    """Return the infos of some rows."""
     return {
         key: rows_of_infos(part, rows) if isinstance(part, dict) else part[rows]
         for key, part in infos.items()

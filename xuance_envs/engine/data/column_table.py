@@ -22,7 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 from xuance_envs.engine.data.memory_layout import round_up
 
-MAX_REORDERINGS = 8  # then an info whose keys have another order stores its order
+MAX_REORDERINGS = 8  # maximum number; afterwards, infos with another key order store their order
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
@@ -31,7 +31,7 @@ _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
 class ColumnTable:
     """Columns of a group's infos, one per key, with one cell per environment.
 
-    The cells of a key have room for its largest array so far.
+    The cells of a key have room for the largest array so far under this key.
     """
 
     def __init__(self, arrays: InfoArrays, on_change: Callable[[], None] = lambda: None) -> None:
@@ -57,7 +57,7 @@ class ColumnTable:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Columns in use, and bytes in use per environment."""
+        """Number of columns, and of bytes per environment, that are in use."""
         ends = [self._offsets[key] + size for key, size in self._sizes.items()]
         return len(self.keys), max(ends, default=0)
 
@@ -79,7 +79,7 @@ class ColumnTable:
         return self._offsets.get(key, 0)
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
-        """Add columns for an info's keys, if there is room; existing ones may be reordered."""
+        """Add columns for an info's keys if there is room; this may reorder existing columns."""
         self.finish_relayout()
         order = self._merge_order(list(wanted), orders)
         kinds, sizes = self._with_arrays(order, wanted)
@@ -87,7 +87,7 @@ class ColumnTable:
             self._relayout(order, kinds, sizes)
 
     def _merge_order(self, wanted: Sequence[Any], orders: Sequence[Sequence[str]]) -> list[str]:
-        """Return the column keys with the wanted keys inserted, in the order of ``wanted``."""
+        """Return old and new column keys, in the order of ``wanted`` if ``orders`` permit that."""
         slots = self.slots
         known = [slots[key] for key in wanted if key in slots]
         agrees = is_ascending(known)
@@ -114,7 +114,7 @@ class ColumnTable:
     def _with_arrays(
         self, order: Sequence[str], wanted: Mapping[Any, Kind]
     ) -> tuple[dict[ArrayKind, int], dict[str, int]]:
-        """Return codes and sizes with the wanted array kinds; remove unused kinds if needed."""
+        """Add the wanted array kinds; if there is no room, remove unused kinds first."""
         new = {
             key: kind
             for key, kind in wanted.items()
@@ -181,7 +181,7 @@ class ColumnTable:
         self.finish_relayout()
 
     def finish_relayout(self) -> None:
-        """Apply the pending layout; after an interrupt, a second call completes this."""
+        """Apply the pending layout; call this again after an interrupt."""
         if (pending := self._pending_relayout) is not None:
             order, self._kinds, self._sizes, self._offsets, relaid, self.version = pending
             self._arrays.cells[: len(order)] = relaid.cells

@@ -53,14 +53,13 @@ class InfoBatch:
         return info
 
     def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> InfoBatch:
-        """Return the same infos with the values of one key added or replaced."""
         rest = dict(self.rest)
         for env, value in values.items():
             rest[env] = partial(_thaw_with, key, value), rest.get(env)
         return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return one key's values and mask; ``envs[k]`` is the environment at position k."""
+        """Return a key's values, and a mask of infos with the key; ``envs[k]`` has info k."""
         if (whole := self.uniform_column(key)) is not None:
             return whole, np.ones(len(envs), np.bool_)
         parts = self._values_by_kind(key, envs)
@@ -91,7 +90,7 @@ class InfoBatch:
         return bool(self.rest) or any([key in layout.keys for layout in self.layouts])
 
     def uniform_column(self, key: str) -> NDArray[Any] | None:
-        """Return a key's values if every info has one of the same kind (fast path), else None."""
+        """Return a key's values if all infos have values of one kind (fast path), else None."""
         first = self.layouts[0]
         if self.rest or key not in first.keys or not self._same_layouts():
             return None
@@ -107,7 +106,7 @@ class InfoBatch:
         return values.copy() if isinstance(kind, ArrayKind) else values
 
     def columns(self, envs: NDArray[np.intp]) -> Columns | None:
-        """Return each key's kind, values and mask; None if a key has several kinds or no column."""
+        """Return all keys' kinds, values and masks; None if a key has two kinds or no column."""
         if self.rest:
             return None
         if not len(self.arrays.kinds):
@@ -125,7 +124,7 @@ class InfoBatch:
         return columns
 
     def _common_columns(self) -> tuple[Columns | None, bool]:
-        """Return the columns of groups that share a layout, and whether all infos have all keys."""
+        """Return :meth:`columns` of groups with one layout, and True if all infos have all keys."""
         columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
         arrays, layout = self.arrays, self.layouts[0]
         count = arrays.kinds.shape[1]
@@ -180,7 +179,7 @@ class InfoBatch:
     def _values_by_kind(
         self, key: str, envs: NDArray[np.intp]
     ) -> list[tuple[Kind, NDArray[np.intp], NDArray[Any]]]:
-        """Return (kind, positions, values) of one key, whose columns and codes differ by group."""
+        """Return a key's values of each kind, as tuples (kind, positions, values)."""
         parts = []
         arrays, layouts = self.arrays, self.layouts
         alike = self._same_layouts()
@@ -229,7 +228,6 @@ Snapshot = tuple[tuple[bytes, ...], _Source | InfoBatch, Mapping[int, Frozen]]
 
 
 def as_batch(snapshot: Snapshot) -> InfoBatch:
-    """Return the batch that :meth:`InfoColumns.snapshot` copied."""
     numbers, source, rest = snapshot
     if isinstance(source, InfoBatch):
         return source

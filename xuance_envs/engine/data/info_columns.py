@@ -36,7 +36,7 @@ class NumberKind:
     shape: tuple[int, ...] = ()
 
     def stored(self, arrays: InfoArrays, slot: int, start: int) -> NDArray[Any]:
-        """Return a column's cells in this kind's storage format, ``(n,)``."""
+        """Return a column as an array ``(n,)`` of this kind's storage format."""
         cells: NDArray[Any] = arrays.cells[slot]
         return cells.view(np.int64) if self.storage == "q" else cells
 
@@ -46,7 +46,7 @@ class NumberKind:
         return self.restore(cells[slot, place])
 
     def values(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Convert stored values to an array of this dtype."""
+        """Convert stored values to this kind's dtype."""
         return stored.astype(self.dtype)
 
     def each(self, values: NDArray[Any]) -> list[Any]:
@@ -87,7 +87,7 @@ class ArrayKind:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def stored(self, arrays: InfoArrays, slot: int, start: int) -> NDArray[Any]:
-        """Return a column's cells, ``(n, *shape)``."""
+        """Return a column as an array ``(n, *shape)``."""
         shape = self.shape[::-1] if self.fortran else self.shape
         cells = arrays.bytes[:, start : start + self.nbytes].view(self.dtype)
         cells = cells.reshape(len(cells), *shape)
@@ -131,7 +131,7 @@ class ColumnLayout:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Columns in use, and bytes in use per environment."""
+        """Number of columns, and of bytes per environment, that are in use."""
         return len(self.keys), self.nbytes
 
     def kind(self, code: int) -> Kind:
@@ -168,7 +168,7 @@ class InfoArrays:
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes.copy())
 
     def with_numbers(self, cells: Any, kinds: Any) -> InfoArrays:
-        """Return arrays of the same shapes over read-only buffers of numbers and kinds."""
+        """Return info arrays whose cells and kinds are the bytes of two read-only buffers."""
         cells = np.ndarray(self.cells.shape, self.cells.dtype, cells)
         return InfoArrays(cells, np.ndarray(self.kinds.shape, self.kinds.dtype, kinds), self.bytes)
 

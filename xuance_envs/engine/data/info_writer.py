@@ -97,7 +97,7 @@ def _reset_layouts(
 
 
 class InfoWriter:
-    """Writer of a group's infos into columns, which are in the key order of the infos."""
+    """Writer of a group's infos into columns; the columns have the key order of the infos."""
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
         n = arrays.cells.shape[1]
@@ -115,7 +115,7 @@ class InfoWriter:
         self.table = ColumnTable(arrays, partial(_reset_layouts, *places))
         # By environment: the column keys of its info, or () if they are not in the columns' order.
         self._keys_in_order: list[Sequence[str]] = [()] * n
-        # By environment and key: an array kind without a column, and how often it came in a row.
+        # By environment and key: an array kind without a column, and its count of consecutive uses.
         self._candidates: list[dict[Any, tuple[Kind, int]]] = [{}] * n
 
     def forget(self) -> None:
@@ -186,7 +186,7 @@ class InfoWriter:
             self._cached_forms[form] = _CachedForm(self._layouts[i], self._keys_in_order[i], codes)
 
     def _write_cached(self, i: int, info: Mapping[str, Any], cached: _CachedForm) -> bool:
-        """Store an info of a cached form; return False if an integer overflows."""
+        """Store an info whose keys and value types are cached; return False on integer overflow."""
         self._layouts[i] = layout = cached.layout
         self._keys_in_order[i], self._candidates[i] = cached.keys, {}
         self._arrays.kinds[:, i] = cached.codes
@@ -199,7 +199,7 @@ class InfoWriter:
         return True
 
     def _wanted(self, i: int, kinds: Mapping[Any, Kind]) -> dict[Any, Kind]:
-        """Return the kinds of an info that have or should get columns."""
+        """Return the kinds in an info that already have columns or should get them."""
         table, before = self.table, self._candidates[i]
         wanted: dict[Any, Kind] = {}
         candidates: dict[Any, tuple[Kind, int]] = {}
@@ -210,7 +210,7 @@ class InfoWriter:
                 seen, count = before.get(key, (None, 0))
                 count = count + 1 if seen == kind else 1
                 candidates[key] = kind, count
-                # A column gets a new kind only if the kind comes twice in a row. Otherwise, values
+                # A column gets a new kind only if two consecutive infos have it. Otherwise, values
                 # of changing shape would change the layout in every step. Further attempts back
                 # off exponentially, because there may be no room.
                 if count & (count - 1) == 0 and (count > 1 or key not in table.slots):

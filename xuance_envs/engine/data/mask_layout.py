@@ -34,7 +34,7 @@ def _mask_space(space: Space[Any]) -> Any:
 
 
 def mask_width(space: Space[Any]) -> int | None:
-    """Return the number of actions of a Discrete or MultiDiscrete space, else None."""
+    """Return the number of mask entries for a Discrete or MultiDiscrete space, else None."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else None

@@ -1,13 +1,13 @@
-"""Shared buffers for observations, which a step returns without a copy in the main process.
+"""Shared memory buffers, which a step returns as its observations without copying them.
 
 The main process chooses a free buffer before a step of all environments. At the end of its step,
 each group copies its observations from the step arrays to this buffer, in parallel with the others.
 The step then returns the buffer itself. The step arrays keep the latest observations, so users may
 overwrite the returned buffer.
 
-A buffer is free if no array refers to it. Other processes must not see returned buffers. So before
-the main process forks, or if a worker could not be killed, the buffers become private memory
-(:meth:`OutputBuffers.detach`). From then on, the main process copies observations.
+A buffer is free if no array refers to it. A forked process, or a worker that cannot be killed, must
+not change arrays of the user. Before a fork, or if such a worker is left, the buffers therefore
+become private memory (:meth:`OutputBuffers.detach`). Later steps copy the observations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NUM_BUFFERS = 3  # two that the user compares, and one being filled
 
 
 class OutputBuffers:
-    """All buffers, or a group's slice of each, after a page with the current buffer's index."""
+    """All buffers, or a group's slice of each; the page before them has the chosen one's number."""
 
     def __init__(
         self, layout: SpaceLayout, num_envs: int, memory: Any, start: int, lo: int, hi: int
@@ -72,7 +72,7 @@ class OutputBuffers:
                 part[...] = row
 
     def discard(self) -> None:
-        """Make the step return a copy of the step arrays; call this if the buffer is outdated."""
+        """Make the step return a copy of the step arrays, which changed after :meth:`fill`."""
         self._chosen[0] = 0
 
     # -- used by the main process -----------------------------------------------------
@@ -97,7 +97,7 @@ class OutputBuffers:
         )
 
     def detach(self, fd: int, start: int) -> None:
-        """Stop using the buffers, and make them private; the step arrays begin at ``start``."""
+        """Stop using the buffers, and make them private; the step arrays start at ``start``."""
         self._wholes = []
         system.make_private(self._memory, fd, start + self._begin)
 

@@ -69,7 +69,7 @@ def rewards_of(array: NDArray[np.float64]) -> Rewards:
 
 
 def fit_reward(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Convert a reward to float64; for shape ``()``, also an array with one element."""
+    """Convert a reward to float64; a number may also be given as an array with one element."""
     try:
         array = np.asarray(reward)
     except ValueError:
@@ -86,7 +86,7 @@ def fit_reward(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def as_python_values(rewards: NDArray[Any]) -> list[Any]:
-    """Return numbers as Python numbers, and vectors as arrays of their own."""
+    """Return a list of Python numbers, or of copied vectors."""
     return rewards.tolist() if rewards.ndim == 1 else list(rewards.copy())
 
 

@@ -1,8 +1,8 @@
-"""Flattening of a space to leaves, whose values are stored in arrays.
+"""Flattening of a space to leaves.
 
-Leaves of fixed shape (Box, Discrete, MultiDiscrete, MultiBinary) are stored in arrays. Values of
-other spaces (Text, Graph, Sequence, OneOf, custom) are stored as objects. Dict and Tuple spaces
-are branches.
+Dict and Tuple spaces are branches, and all other spaces are leaves. Values of leaves with a fixed
+shape (Box, Discrete, MultiDiscrete, MultiBinary) are stored in arrays. Values of other leaves
+(Text, Graph, Sequence, OneOf, custom) are stored as objects.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def identity(value: Any) -> Any:
 
 
 class Row(Protocol):
-    """Storage for one value, written by ``row[:] = value``; a :class:`memoryview` is fastest."""
+    """Storage for one value, written by ``row[:] = value``; the fastest rows are memoryviews."""
 
     def __setitem__(self, key: slice, value: Any, /) -> None: ...
 
@@ -130,7 +130,6 @@ class SpaceRows:
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
-        """The parts that are arrays."""
         return [part for part in self.parts if not isinstance(part, list)]
 
     def slice(self, lo: int, hi: int) -> SpaceRows:
@@ -143,7 +142,7 @@ class SpaceRows:
         return [self.row(i, freeze) for i in range(n)]
 
     def row(self, i: int, freeze: Callable[[Any], Any] = identity, *, strict: bool = True) -> Row:
-        """Return environment i's row; if ``strict``, a vector's row may reject other dtypes."""
+        """Return environment i's row; a ``strict`` row may reject a vector of another dtype."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         rows = [self._leaf_row(part, i, leaf, freeze, strict) for part, leaf in parts]
         return rows[0] if self.layout.flat else _TreeRow(self.layout, rows)
@@ -160,7 +159,7 @@ class SpaceRows:
         return _ArrayRow(part[i, ...], leaf) if row is None else row
 
     def reader(self) -> Callable[[], Iterable[Any]]:
-        """Return a function that reads all values once, in the form of ``space.sample()``."""
+        """Return a function that returns an iterable of values as from ``space.sample()``."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         readers = [_leaf_reader(part, leaf) for part, leaf in parts]
         if self.layout.flat:
@@ -265,7 +264,7 @@ class SpaceRows:
 def with_rows(
     layout: SpaceLayout, batch: Any, rows: Iterable[int], values: Iterable[Sequence[Any]]
 ) -> Any:
-    """Return a copy of a batch with some rows replaced; each value is a sequence of leaves."""
+    """Return a copy of a batch with some rows replaced; each new value is given as its leaves."""
     old = layout.flatten(batch)
     parts = [list(part) if isinstance(part, list | tuple) else part.copy() for part in old]
     for row, leaves in zip(rows, values, strict=True):
@@ -298,7 +297,7 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
             part = np.asarray(part)[np.newaxis]
         return _fit(part, leaf, (count, *leaf.shape))
     is_batch = isinstance(part, list | tuple | np.ndarray) and len(part) == count
-    # A space may contain a batch of one and its value, for example a custom space of any objects.
+    # A space may contain both a list of one value and the value, such as a space of any objects.
     contains, may_be_one = leaf.space.contains, count == 1 and not isinstance(part, list)
     if may_be_one and not (is_batch and contains(part[0])) and contains(part):
         return [part]

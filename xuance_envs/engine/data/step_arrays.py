@@ -117,7 +117,7 @@ class StepArrays:
         self.terminated[at] = self.truncated[at] = False
 
     def clear(self) -> None:
-        """Remove flags and infos that an earlier user of the memory left."""
+        """Remove flags and infos that an earlier worker left in the memory."""
         for array in (self.terminated, self.truncated, self.pending):
             array[:] = False
         for infos in (self.infos, self.reset_infos):

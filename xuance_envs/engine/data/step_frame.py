@@ -1,7 +1,8 @@
 """Encoding of step data as bytes, for transports without shared memory.
 
-An ordinary step pickles nothing. Its results are the bytes of observations, rewards, flags and used
-info columns, and of reset observations and reset infos where episodes ended.
+An ordinary step pickles nothing. Its results are the bytes of observations, rewards, flags, and the
+action masks and info columns in use. Reset observations and reset infos follow for the environments
+whose episode ended.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class GroupCodec:
         self._use(NO_EXTENTS)
 
     def _use(self, extents: Extents) -> None:
-        """Select the arrays that results with these extents contain."""
+        """Select the arrays, and the parts of info arrays, that results contain."""
         self._extents = extents
         masks = self._masks if extents.masks else ()
         infos = self._arrays.infos.first(*extents.infos)
@@ -91,13 +92,13 @@ class GroupCodec:
 
     @property
     def form(self) -> list[list[Any]]:
-        """Dtypes and shapes of the arrays in every result, and then of reset observations."""
+        """Dtypes and shapes of the arrays that all results contain, then of reset observations."""
         arrays = [*self._always, *self._reset_observations]
         return [[array.dtype.str, list(array.shape)] for array in arrays]
 
     @property
     def nbytes(self) -> int:
-        """Size of the results in bytes, for the last extents and the episode ends in the arrays."""
+        """Size in bytes of the results in the arrays, with the extents of the last call."""
         per_end = sum(array.nbytes for array in (*self._end_rows, *self._end_columns))
         per_end //= len(self._arrays.rewards)
         per_step: int = sum(part.nbytes for part in self._parts)

@@ -30,7 +30,7 @@ def make_dict_builder(
     known: Mapping[Any, Any],
     made: Callable[[Any], Any],
 ) -> Callable[[Any], dict[Any, Any]]:
-    """Return a function that builds a dict from the numbers in a record."""
+    """Return a function that unpacks a record's numbers and builds the dict of their values."""
     in_order = sorted(places)
     at = [in_order.index(place) for place in places]
 
@@ -48,7 +48,7 @@ def make_dict_builder(
 def make_dict_reader(
     keys: Sequence[Any], rows: Sequence[Row], pack: Callable[..., None], memory: memoryview
 ) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
-    """Return a function that stores one dict's values in rows and packs another dict's numbers."""
+    """Return a function that stores a dict's values in rows, and packs another into ``memory``."""
     if len(keys) <= _MAX_KEYS:
         make = _dict_reader_source(len(keys))
         return make(pack, memory, _ALL, *keys, *rows)  # type: ignore[no-any-return]
@@ -116,7 +116,7 @@ def _names(letter: str, count: int) -> list[str]:
 def _compile(
     known: Sequence[str], given: Sequence[str], lines: Sequence[str]
 ) -> Callable[..., Any]:
-    """Return a factory that takes the values ``known`` and returns a function of ``given``."""
+    """Compile a factory with parameters ``known``; its functions have parameters ``given``."""
     body = "\n        ".join(lines)
     source = f"""
 def make({", ".join(known)}):
