@@ -31,7 +31,7 @@ NO_RESULT = object()
 
 
 class AttributeSetter(partial[Any]):
-    """Function that takes (env, name, value); restarted workers repeat its calls."""
+    """Function of (env, name, value), which is called again in a restarted worker."""
 
 
 def never(error: BaseException) -> bool:
@@ -144,7 +144,7 @@ class BaseEnvGroup:
         values: Sequence[Any] | None = None,
         find: Callable[[Any, str], Any] = find_layer,
     ) -> list[Any]:
-        """Call ``act(env, value)`` for environments, or their layers with attribute ``name``."""
+        """Call ``act(env, value)`` for environments or, given ``name``, layers that have it."""
         previous, self._command = self._command, command
         results = []
         try:

@@ -1,4 +1,4 @@
-"""Environments stepped in series: the only code that steps, resets and autoresets."""
+"""Group that steps, resets and autoresets its environments in series."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class EnvGroup(BaseEnvGroup):
 
     @property
     def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
-        """Extents in use of infos and reset infos, and whether action masks are in use."""
+        """Extent of infos, extent of reset infos, and True if action masks are in use."""
         infos, resets = self._infos.table.extent, self._reset_infos.table.extent
         return infos, resets, bool(self._masks.mask_methods)
 
@@ -221,7 +221,7 @@ class EnvGroup(BaseEnvGroup):
     # -- acting states ----------------------------------------------------------------
 
     def _acting_source(self, i: int) -> tuple[bool, Any]:
-        """Return whether the next action follows a reset, and the info values outside columns."""
+        """Return (True if the acting state is in the reset arrays, info values outside columns)."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])

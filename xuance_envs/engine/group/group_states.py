@@ -82,7 +82,7 @@ class GroupStates:
         kept: Collection[int] = (),
         max_bytes: int | None = None,
     ) -> SavedStates:
-        """Return the states of some environments, and packed fingerprints by digest."""
+        """Return the states of some environments, and by digest the fingerprints they refer to."""
         self._apply_registry(registry)
         self.discard_states()
         fingerprints: dict[bytes, bytes] = {}
@@ -129,7 +129,7 @@ class GroupStates:
         return warnings
 
     def copy_saved_states(self, places: Sequence[int], buffers: Sequence[StateBuffer]) -> None:
-        """Write states to buffers: those for which :meth:`save_states` returned only the sizes."""
+        """Write to buffers the states of which :meth:`save_states` returned only the sizes."""
         for i, part in zip(places, buffers, strict=True):
             part.write(self._require(self._outgoing, i, "save_state"))
             del self._outgoing[i]

@@ -47,7 +47,7 @@ class GroupHost:
             print(error, file=sys.stderr)
 
     def execute(self, command: str, arguments: Sequence[Any]) -> Any:
-        """Run a command of the driver or a method of the group."""
+        """Run a driver's command, which is a method of this host or of the group."""
         method = self._commands.get(command) or self.group.command(command)
         return method(*arguments)
 
@@ -90,6 +90,6 @@ class GroupHost:
         return self.execute(*next_command)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
-        """Reset new environments, so that commands can use them before a step resets them again."""
+        """Reset new environments, so that commands before the next step can use them."""
         for place, seed in enumerate(seeds):
             self.group.call([place], "reset", (), reset_arguments(seed))

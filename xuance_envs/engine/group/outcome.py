@@ -66,8 +66,6 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ResultWithStates:
-    """Result of a command and the states after it."""
-
     result: Any
     states: Any
     refusal: str  # reason if there are no states
@@ -95,7 +93,7 @@ class OutcomeBuilder:
     _reset_observations: Sequence[Sequence[Any]] = ()
     _version_at_begin: int = 0
     _reported_version: int = 0
-    is_ok: bool = False  # True: only episode ends and changed infos need a report
+    is_ok: bool = False  # False if object observations or new columns must be reported
 
     def begin(self) -> None:
         self._infos.rest, self._reset_infos.rest = {}, {}

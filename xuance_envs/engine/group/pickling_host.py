@@ -23,7 +23,7 @@ logger = logging.getLogger("xuance_envs")
 
 
 class DropUnpicklableInfos:
-    """Environment function whose environments' infos may lose values that cannot be pickled."""
+    """Environment function whose infos are sent without values that cannot be pickled."""
 
 
 class PicklingHost(GroupHost):

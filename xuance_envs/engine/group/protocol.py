@@ -3,7 +3,8 @@
 A driver waits for the reply before its next request; only ``CLOSE`` may come at any time.
 In a worker process with several groups, ``GROUP`` precedes each request; a new number creates
 a group. ``BUFFERS`` precedes a call whose last argument is large data in shared memory.
-``FOLLOW`` precedes a step, and the worker takes common wake-ups from then on.
+``FOLLOW`` precedes a step. From then on, common wake-ups
+(:mod:`~xuance_envs.engine.process.common_step`) also start the worker's steps.
 
 =======  =====================================  =========================================
 request  payload                                replies
@@ -11,7 +12,7 @@ request  payload                                replies
 STEP     none: actions are in the arrays        OK, EPISODE_ENDED, OUTCOME, FAILED
 CALL     (command, arguments)                   OK, EPISODE_ENDED, OUTCOME, VALUE, FAILED
 CLOSE    none                                   none: the worker exits
-GROUP    number of the group                    none: a request for it follows
+GROUP    number of the group                    none: the group's request follows
 BUFFERS  start and size of each part            none: a call follows
 FOLLOW   none                                   none: a step follows
 LEAVE    none: closes this group only           OK

@@ -1,4 +1,4 @@
-"""Environment group that saves its states and can resume from them and the actions since."""
+"""Environment group that can be resumed from saved states by replaying later actions."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ResumableGroup(EnvGroup):
         registry: bytes | None,
         logged: tuple[Any, Any, Any] | None = None,
     ) -> ResultWithStates:
-        """Run a command and save all environments; return no states if one cannot be saved."""
+        """Run a command and save all environments; if saving one fails, return no states."""
         verified = ("", "") if logged is None else self.verify_replay(*logged, registry)
         result = self.command(command)(*arguments)
         began = perf_counter()

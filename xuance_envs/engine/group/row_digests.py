@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 
-# Maximum bytes of a step's copies. At this size, the longest replay log takes its maximum memory.
-# Observations larger than an equal share of it are recorded as digests. Small ones copy faster.
+# Maximum bytes copied per step. A replay log of MAX_STEPS such steps has MAX_BYTES. Each array may
+# take an equal share. Larger observations are recorded as digests; small ones are faster to copy.
 _MAX_COPIED_BYTES = 1 << 15
 
 
@@ -19,8 +19,8 @@ class RowDigests:
     """Digests of an array's rows, which :meth:`update` writes to ``values``.
 
     A digest is the sum of the row's words of up to 32 bits, each multiplied by a random odd 64-bit
-    number. A change of one word always changes it. Any other change leaves it equal with a
-    probability of at most 2**-32. Sums of 32 bits would miss a change of two signs.
+    number. If one word changes, the digest changes. If several words change, it stays equal with a
+    probability of at most 2**-32. A 32-bit sum would stay equal if two numbers changed their signs.
     """
 
     def __init__(self, part: NDArray[Any], values: NDArray[np.uint64]) -> None:
@@ -40,7 +40,7 @@ class StepDigests:
 
     @classmethod
     def of(cls, arrays: StepArrays) -> StepDigests | None:
-        """Return the digests; None if the arrays have none, or if no observation is large."""
+        """Return the digests; None without large observations or without arrays for digests."""
         observations = arrays.observations.arrays
         max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + 3)  # 3: reward and flags
         large = [k for k, part in enumerate(observations) if part.nbytes > max_bytes]

@@ -165,14 +165,12 @@ def _read_infos(snapshot: Snapshot, file: io.BytesIO) -> Snapshot:
 
 
 class _Rows:
-    """Arrays with a row per environment."""
-
     def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
         self.parts = arrays
         self.memory = list(map(_bytes_of, arrays))
 
     def read(self, file: io.BytesIO) -> list[NDArray[np.uint8]]:
-        """Return each copied array's rows, ``(len(array), row bytes)``."""
+        """Read a copy of each array, as an array of bytes ``(rows, bytes per row)``."""
         return [
             np.frombuffer(bytearray(file.read(part.nbytes)), np.uint8).reshape(len(part), -1)
             for part in self.parts

@@ -2,8 +2,8 @@
 
 ``self._groups.users`` has an entry for each thread that has called a decorated method: True while
 the thread is in one. Decorated methods must not call each other. Entries stay until another thread
-calls a method, because a dict whose keys come and go is rebuilt every few steps. Entries are set
-without a call, so that an interrupt cannot prevent the assignment.
+calls a method, because a dict whose keys come and go is rebuilt every few steps. Entries are set by
+plain assignments, because an interrupt in a function call could prevent the assignment.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _broken_by_fork: set[str] = set()
 
 
 def limit_threads(threads: int | None) -> None:
-    """Limit the threads of loaded libraries, except those broken by a fork."""
+    """Limit the threads of loaded libraries, except libraries that lost their threads in a fork."""
     if threads is not None:
         for _, set_number in _loaded():
             set_number(threads)

@@ -54,7 +54,7 @@ def before_fork(callback: Callable[[], object]) -> None:
 
 @contextmanager
 def _blocked(signals: Iterable[int]) -> Iterator[None]:
-    """Block signals in this context, and in processes started in it until they unblock signals."""
+    """Block signals in this context; processes that start in it inherit the block."""
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -67,7 +67,7 @@ blocked_sigint = partial(_blocked, {signal.SIGINT})
 
 @contextmanager
 def held_fork() -> Iterator[None]:
-    """Fork a child that exits at once, to run the fork hooks that stop libraries' threads."""
+    """Fork a child that exits at once, because fork hooks stop libraries' threads."""
     # An exception from a signal handler would make the child continue this program.
     with _blocked(signal.valid_signals()):
         with warnings.catch_warnings():
