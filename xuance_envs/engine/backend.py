@@ -179,7 +179,7 @@ class Backend(ABC, Generic[_W]):
         raise NotImplementedError(f"{type(self).__name__} cannot restart workers")
 
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        """Return a worker's arrays; for a process, the arguments with which it maps them."""
+        """Return a worker's arrays, or the arguments with which a worker process maps them."""
         return (self._arrays.slice(lo, hi),)
 
     def _functions(self, lo: int, hi: int) -> Any:

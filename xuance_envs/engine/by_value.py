@@ -162,7 +162,7 @@ class ByValueUnpickler(pickle.Unpickler):
 
 
 def _local_function(module: str, code: CodeType) -> FunctionType | None:
-    """Return the function with this code from a module, without its decorators, or None."""
+    """Return the undecorated function with this code from a module, or None."""
     found = _lookup(module, getattr(code, "co_qualname", code.co_name))
     if not callable(found):
         return None

@@ -115,7 +115,7 @@ class CommonDriver(ABC):
 
     @abstractmethod
     def started_by_drivers(self, tag: int) -> None:
-        """Prepare for common steps, after the end of a step that the drivers started."""
+        """Prepare to start the next step; called after a step that the drivers started."""
 
     @abstractmethod
     def hand_over(self) -> None:
@@ -169,7 +169,7 @@ class LocalDriver(ObjectDriver):
 
     @abstractmethod
     def _method(self, command: str) -> Callable[..., Any]:
-        """Return a command's function; that of a step also gets the tag, to detect repetitions."""
+        """Return a command's function; ``step`` also gets the tag, to detect repetitions."""
 
     @override
     def discard(self) -> Any:

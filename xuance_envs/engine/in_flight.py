@@ -18,7 +18,7 @@ Request = tuple[int, Callable[[], None]]  # tag of a request, and the function t
 
 
 class InFlight:
-    """Environments from ``send`` until their results are received, and their groups' requests."""
+    """Sent environments whose results are not received yet, and their groups' requests."""
 
     def __init__(self, drivers: Sequence[Driver], poller: Poller) -> None:
         self.envs = np.zeros(drivers[-1].hi, np.bool_)
@@ -56,8 +56,8 @@ class InFlight:
         envs = self.envs.copy()
         envs[env_ids] = True
         interrupted = self._interrupted
-        # No call in between, so that an interrupt finds either all of these updated or none. It may
-        # leave half a request, which the wait for its result completes.
+        # No call in between, so that an interrupt finds either all of these updated or none. A
+        # request that is only partly submitted is completed by the wait for its result.
         self.requests, self._unwatched, self.envs, self.any = requests, new, envs, True
         self._interrupted = True
         for _, submit in submissions.values():

@@ -60,11 +60,11 @@ class InfoCollector:
 
     @property
     def latest_of_all(self) -> StepInfos | None:
-        """Infos of the last command on all environments; None if one of them has newer infos."""
+        """Infos of the last command on all environments; None if an environment has newer infos."""
         return None if self._newer else self._latest_of_all
 
     def latest(self) -> list[tuple[StepInfos, NDArray[np.intp] | None]]:
-        """Return the latest infos, each with the indices of its environments, or None for all."""
+        """Return the latest infos as pairs (infos, their environments); None stands for all."""
         found: list[tuple[StepInfos, NDArray[np.intp] | None]] = []
         newer = self._newer
         envs_of: dict[int, list[int]] = {}
@@ -77,7 +77,7 @@ class InfoCollector:
         return found
 
     def absorb(self, outcomes: Outcomes) -> tuple[Mapping[int, Frozen], Mapping[int, Frozen], bool]:
-        """Store layouts and objects; return the infos that fit no column, and if episodes ended."""
+        """Store layouts and objects; return extras, reset extras, and True if episodes ended."""
         extras: dict[int, Frozen] = {}
         reset_extras: dict[int, Frozen] = {}
         ended = False

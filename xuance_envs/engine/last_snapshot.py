@@ -99,7 +99,7 @@ class LastSnapshot:
         return rest
 
     def _update_parts(self) -> None:
-        """Copy the last step's latest observations to the parts; a second call changes nothing."""
+        """Update outdated parts from the last step, and from its reset observations."""
         if not self._parts_are_older:
             return
         assert self.last_step is not None

@@ -205,7 +205,7 @@ class Ledger:
         return sorted(results.items())
 
     def settle(self) -> None:
-        """Mark the pending requests as processed."""
+        """Mark a pending step or pending commands as processed."""
         self.pending, self._commands = _NOTHING, {}
 
     def discard_commands(self) -> None:
@@ -256,7 +256,6 @@ class Ledger:
             self._after_submit()
 
     def receive(self, env_ids: NDArray[np.intp]) -> None:
-        """Mark the environments of all ready groups as received."""
         self.in_flight.receive(env_ids)
         if not self.in_flight.any:
             self.pending = _NOTHING
@@ -275,12 +274,12 @@ class Ledger:
                 self._info_collector.infos(outcomes.items(), in_flight.envs_of(outcomes))
 
     def clear(self) -> None:
-        """Mark all requests as processed."""
+        """Mark all requests as processed, including asynchronous ones."""
         self.in_flight.clear()
         self.settle()
 
     def replace_drivers(self, other: Any) -> None:
-        """Clear all requests and replace the drivers, even in calls that are in progress."""
+        """Clear all requests and replace every driver, so that running calls use ``other``, too."""
         self.common = None
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)
@@ -289,7 +288,7 @@ class Ledger:
     # -- checks -----------------------------------------------------------------------
 
     def close(self) -> None:
-        """Settle all requests; a call that waits for them raises."""
+        """Settle the pending step or commands; a call that waits for them raises."""
         self.closed = True
         self.settle()
 

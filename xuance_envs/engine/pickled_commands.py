@@ -66,7 +66,7 @@ class PicklingDriver(WorkerDriver):
 
 
 def pickled_functions(functions: Sequence[Callable[..., Any]], lo: int, hint: str = "") -> bytes:
-    """Pickle a worker's environment functions; append ``hint`` to the error if one cannot be."""
+    """Pickle a worker's environment functions; an error for one of them ends with ``hint``."""
     try:
         return dumps_for_worker(functions)
     except Exception as error:

@@ -168,7 +168,6 @@ class RecordingDriver(Driver):
         return result.result
 
     def _take_verified(self, difference: str, obstacle: str) -> None:
-        """Process the result of a replay verification."""
         policy = self._recording.policy
         if obstacle:
             logger.warning(_NOT_VERIFIED, obstacle)

@@ -73,7 +73,7 @@ class ReplayLog:
         return self.count < self._max_steps + _SPARE_STEPS
 
     def record(self, last: StepCopy | None = None) -> int:
-        """Record the last step, or only its actions; return ``count``, which the caller sets."""
+        """Record the last step, or only its actions; return the ``count`` for the caller to set."""
         at, copier = self.count, self._copier
         if last is None:
             last = copier.copy_actions()
@@ -105,7 +105,6 @@ class ReplayLog:
         return [self._copier.actions(rows) for rows in self._rows[: self.count]]
 
     def results(self) -> list[StepResult]:
-        """Return the result of each step."""
         recorded = zip(self._rows, self._infos, self._reset_infos, self._extras, strict=True)
         return [
             self._copier.result(
@@ -130,7 +129,7 @@ class ReplayLog:
             return
         max_steps = max(1, min(self._max_steps, MAX_SECONDS / duration))
         wanted = min(max(min(self._costs) / (MAX_OVERHEAD * duration), 1), max_steps)
-        if self.states is not None:  # requests to other groups raise the tag, too
+        if self.states is not None:  # tags also count requests to other groups
             steps = self.count + 1
             self._requests_per_step = max((tag - self._first_tag) / steps, 1)
         per_step = self._requests_per_step

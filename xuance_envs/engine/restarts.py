@@ -7,12 +7,12 @@ command after the failure:
 - Step: the environments are reset, and the step reports their episodes as truncated.
 - Step of some environments: these are reset, and their episodes reported as truncated. The worker's
   other environments have lost their episodes, too. If the user does not reset them, the next step
-  with any of them truncates the episodes of all the worker's environments that it steps.
+  that includes any of them truncates the episodes of all the worker's environments in that step.
 - Reset: the given environments are reset. Other environments of the worker are treated as above.
 - Any other command: if the worker failed during the command, the command raises, because it may
   have partially executed. If the worker had failed before, the command runs on the reset
-  environments. In both cases, the next step truncates the episodes, except those of states that
-  were loaded.
+  environments. In both cases, the next step truncates the episodes, except in environments that
+  were reset or loaded in between.
 
 Other workers finish their commands meanwhile, but a step returns only after the restart.
 """

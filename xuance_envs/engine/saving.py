@@ -156,7 +156,7 @@ class GroupSaver(Saver):
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Release the transferred states; after an interrupt, ``check_open`` releases them."""
+        """Release the states when this context ends; after an interrupt, ``check_open`` does so."""
         self.holds_states = True
         try:
             yield

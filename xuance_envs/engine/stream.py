@@ -86,7 +86,7 @@ class Receiver:
         return buffer, self._room_in(buffer)
 
     def _room_in(self, buffer: memoryview) -> tuple[Any, ...]:
-        """Return the arguments with which the built-in ``map`` reads into this buffer."""
+        """Return arguments for the built-in ``map``, which then reads bytes into this buffer."""
         return system.readv, (self.fd,), ((buffer,),)
 
     @property

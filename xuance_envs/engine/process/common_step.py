@@ -13,16 +13,16 @@ event counters (eventfd) and an array with one byte per worker:
   worker that finds another code does not step. It only takes a token, and then reads its request
   from its pipe.
 
-The kernel wakes the processes that poll a counter one after another. From ``MIN_TREE_WORKERS`` on,
-each team of workers therefore has a pair of ``starts``. The main process wakes the first team, and
-each worker of the first team wakes one other team before it steps.
+If many processes poll a counter, the kernel wakes them one after another. From ``MIN_TREE_WORKERS``
+workers on, the workers therefore form teams, each with its own pair of ``starts``. The main process
+wakes the first team, and each worker of the first team wakes one other team before it steps.
 
 The main process is *armed* when the next step can use the common wake-up.
 
 Invariants:
 
-1. Between steps of an armed main process, all workers wait for the same one of their ``starts``.
-   The bell and that counter are zero, and there is one token fewer than workers.
+1. Between steps of an armed main process, all teams wait for ``starts`` with the same index. These
+   counters and the bell are zero, and there is one token fewer than workers.
 2. A worker writes its results, then its code, then takes a token, then writes the payload, if any,
    to its pipe. So its results are complete when its code is set, and all results are
    complete when the bell has rung. The system calls in between are memory barriers.
@@ -71,7 +71,7 @@ MIN_WORKERS = 8  # number of workers from which a common wake-up is faster than 
 MIN_TREE_WORKERS = 32  # number of workers from which they also wake each other
 PATIENCE = 5e-3  # seconds after which the main process wakes all teams itself
 
-# Codes besides replies: the reply is in the pipe; no reply yet; the request is in the pipe.
+# Codes besides replies, in this order: reply in the pipe, no reply yet, request in the pipe.
 IN_PIPE, WAITING, DIRECT = range(3)
 
 _BELL_TIMEOUT = 1.0  # seconds until the bell must ring after the last reply
@@ -126,7 +126,7 @@ class CommonStep(CommonDriver):
         self._workers: Sequence[Any] = ()
         self._drivers: Sequence[Driver] = ()
         self._local: Sequence[tuple[int, Driver]] = ()
-        # Drivers whose submit_step each step calls, because they log or copy the step.
+        # Drivers on which each step calls submit_step: those that log or copy it, or local ones.
         self._asked: Sequence[Driver] = ()
         self._through_drivers = False
         self._armed, self._failed = False, True
@@ -147,7 +147,7 @@ class CommonStep(CommonDriver):
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set the workers' drivers, which restarts replace, and the drivers that wrap them."""
+        """Set ``workers``, a list that restarts change, and ``drivers``, which may wrap them."""
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]
@@ -219,7 +219,6 @@ class CommonStep(CommonDriver):
         return [(k, outcome) for k, outcome in outcomes if outcome is not OK]
 
     def _result(self, k: int) -> Outcome:
-        """Wait for the result of one group and return it."""
         driver = self._workers[k]
         if driver.tag != self.tag:
             driver.join_step(self.tag, self._began)
@@ -300,17 +299,17 @@ class CommonStep(CommonDriver):
     # -- arming -----------------------------------------------------------------------
 
     def disarm(self) -> None:
-        """Wake workers through their pipes, not all at once, until all follow again."""
+        """Start steps through the workers' pipes until all workers follow again."""
         if self._armed and self._rung:
             self._wake_all()
         self._armed, self._failed = False, True
 
     def step_message(self, tag: int) -> bytes:
-        """Return the request with which a worker joins through its pipe."""
+        """Return the request that starts this step through a worker's pipe."""
         return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
 
     def _arm_with(self, tag: int) -> None:
-        """Arm during the step with this tag, which starts through the pipes; -1 arms no step."""
+        """Arm in the step with this tag, which starts through the pipes; with -1, do not arm."""
         for counter in chain(self._starts, *self._others) if tag >= 0 else ():
             eventfds.drain(counter)
         self._arming_tag = tag

@@ -3,9 +3,9 @@
 Two spinning processes work well on two CPUs and badly on one. The kernel may leave both on one
 CPU for seconds, because neither sleeps. Power-saving schedulers even move them to one CPU.
 
-The first worker shares the main process's CPU, because the main process waits for it first. Another
-worker there would be interrupted in its step by the first worker's reply. If the main process steps
-a group itself, no worker shares its CPU.
+If the main process steps a group itself, it has its own CPU. Otherwise it shares the CPU of the
+first worker, because it waits for this worker first. On another worker's CPU, the first worker's
+reply would wake the main process in the middle of that worker's step.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def worker_start(method: str) -> Iterator[None]:
 
 @contextmanager
 def _deferred_reaping() -> Iterator[None]:
-    """Delay the reaping of workers released in this context, as by garbage collection."""
+    """Delay the reaping of workers released in this context, such as by garbage collection."""
     global _starting
     _starting = True
     try:

@@ -103,7 +103,7 @@ class RayGroupActor(GroupActor):
 
 
 class RayCluster:
-    """Connection to Ray: the process's existing one, or a new one, which its last user closes."""
+    """The process's connection to Ray; if this class has opened it, its last user closes it."""
 
     # The connection that this class has opened: its identity, runtime_env and number of holders.
     _shared: tuple[str, str] | None = None

@@ -100,7 +100,7 @@ class DirectConnection(Sender):
             self._incoming.clear()
 
     def mark_broken(self, why: str) -> None:
-        """Record the connection's end; a node that loses power cannot close its connections."""
+        """Record the end of the connection, which a node that loses power cannot report."""
         self.broken = self.broken or why
 
     @property

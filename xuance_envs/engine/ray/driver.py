@@ -1,7 +1,8 @@
 """Driver of a group in a Ray actor.
 
 If an actor fails during a request, it may have executed the request. So the driver kills the actor
-and does not repeat the request. One of an actor's worker processes can fail without the others.
+and does not repeat the request. If only one of an actor's worker processes fails, the actor
+continues with the others.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ActorAssignment:
 def one_actor_per_node(
     count: int, capacities: Mapping[str, tuple[int, int]]
 ) -> list[ActorAssignment]:
-    """Assign consecutive workers to an actor per node, by free or (if too small) total capacity."""
+    """Assign workers to one actor per node, by free capacity or, if it is too small, by total."""
     free = {node: now for node, (now, _) in capacities.items()}
     if sum(free.values()) < count:
         free = {node: idle for node, (_, idle) in capacities.items()}

@@ -52,7 +52,7 @@ class GroupLoop(EventLoop):
         rest: Sequence[tuple[int, int]],
         submit_build: Callable[[ThreadDriver], None],
     ) -> list[ThreadDriver]:
-        """Return new drivers for a thread's group, and for environments to create on the loop."""
+        """Move a thread's group to the loop, create ``rest`` there, and return their drivers."""
         is_new = not self.drivers
         group: Any = worker.host.group
         ranges = self._ranges([(worker.lo, worker.hi)])
