@@ -1,4 +1,4 @@
-"""Shared memory buffers, which a step returns as its observations without copying them.
+"""Shared memory buffers that a step returns as its observations; the main process copies none.
 
 The main process chooses a free buffer before a step of all environments. At the end of its step,
 each group copies its observations from the step arrays to this buffer, in parallel with the others.
