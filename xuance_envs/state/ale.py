@@ -2,14 +2,14 @@
 
 ale-py's states omit the last executed action, which sticky actions may repeat. With these states
 alone, 12 to 16 % of restored games diverged. Once per frame and player, the emulator draws a number
-that decides whether it repeats the last action. The generator, a Mersenne Twister, is part of the
-state. Undoing its draws shows which requested action was executed last. A restore executes that
-action in one frame without stickiness, and then loads the state.
+that decides whether it repeats the last action. The state contains the emulator's random generator,
+a Mersenne Twister. Its past draws can be computed, and show which requested action was executed
+last. A restore executes that action in one frame without stickiness, and then loads the state.
 
 The states also omit values that the emulator initializes in its first frame after a reset. Qbert
-depends on them. If the saved emulator had executed no frame since its reset, a restore therefore
-resets the target emulator first. Otherwise the target emulator executes a frame, unless it has
-executed one since its own reset.
+depends on these values. If the saved emulator had executed no frame since its reset, a restore
+first resets the target emulator. If it had executed a frame, the target executes one, too, unless
+it has already done so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALE_ENV_CLASS = "ale_py.env.AtariEnv"
 
 REQUESTED_ATTRIBUTE = "_requested_actions"
 """Environment attribute with the requests to the emulator, oldest first, as (action, strength,
-frames). The emulator executed the first one, unless the limit below dropped older ones.
+frames). The oldest action was certainly executed, unless `_MAX_REQUESTS` dropped older requests.
 """
 
 _MAX_STICKINESS = 0.9
@@ -62,7 +62,7 @@ _Value = tuple[bytes, int, float]
 def last_executed_action(
     state: bytes, requested: _Requested, stickiness: float
 ) -> tuple[Any, float]:
-    """Return the action that an emulator executed last, and its strength."""
+    """Return the last executed action, and its strength (1 unless actions are continuous)."""
     draws = _draws_newest_first(state[_generator(state)].split())
     for action, strength, frames in reversed(requested):
         for _ in range(frames):
@@ -244,7 +244,7 @@ _known_frames: dict[tuple[Any, bytes], int] = {}
 
 
 def _frames_after_reset(ale: Any, game: str | None, settings: bytes) -> int:
-    """Return the frame count after a reset; selecting some game modes executes frames."""
+    """Return the frame count after a reset, which is above 0 in some game modes."""
     key = game, settings
     if game is None or key not in _known_frames:
         ale.reset_game()

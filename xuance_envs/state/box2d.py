@@ -1,8 +1,9 @@
 """Checkpoints of Gymnasium's LunarLander, restored by replay; refusal of other Box2D environments.
 
 A Box2D world does not expose its impulses, timers or contact order. LunarLander creates a new world
-at each reset. The generator before the reset and the actions after it determine that world, so a
-recorder stores both as the state. Other environments reuse their world.
+at each reset. The state of the random generator before the reset, and the actions after it,
+determine that world. A recorder stores them. The other environments keep one world over all resets,
+so they are refused.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ VERIFIED_STEPS = 32
 
 
 def verify_saving(make: Callable[[], Any], index: int) -> str:
-    """Check saving with two new environments; return a warning if they fail, else ``""``."""
+    """Check saving with two new environments; return a warning if they raise, else ``""``."""
     made: list[Any] = []
     checking = False
     try:
@@ -219,8 +219,8 @@ def _abbreviated(value: Any) -> str:
 def describe_difference(one: Any, other: Any) -> str | None:
     """Describe where two values differ; None if they are bitwise identical.
 
-    The text can be appended to the value's name, such as ``" at ['x'] in its length (1, 2)"``. It
-    is empty if the differing part has no name, for example if the values are numbers.
+    The text continues the value's name: for example ``" at ['x'] in its length (1, 2)"``, or ``""``
+    for two numbers.
     """
     return _difference(one, other, set())
 

@@ -37,7 +37,7 @@ class EnvCheckpointer:
 
     @property
     def plan(self) -> StatePlan:
-        """Plan of the environment's state; a new one if a space or a kept object has changed."""
+        """The current plan, made again if a space or a kept object has changed."""
         plan = self._plan
         if plan is None or not plan.is_current():
             plan = self._plan = StatePlan(self.env)
@@ -120,8 +120,8 @@ class EnvCheckpointer:
         if not len(names) == len(attributes) == len(plan.layers):
             raise FaultError(
                 "",
-                f"expected the state of {len(plan.layers)} wrappers, got {len(attributes)} and the "
-                f"excluded attributes of {len(names)}",
+                f"expected {len(plan.layers)} environments and wrappers, got attributes of "
+                f"{len(attributes)} and excluded names of {len(names)}",
             )
         pairs = target.handled(handled) if handled or plan.kept or is_old else []
         if not plan.generator_names.issuperset(generators):
@@ -166,14 +166,14 @@ class PreparedRestore:
 
 
 class RngFork:
-    """Derivation of new random streams from the generators of a state."""
+    """Function that reseeds the generators in a state, so that forks draw different numbers."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = list(numbers)
         self._count = 0
 
     def __call__(self, generator: Any) -> Any:
-        """Return a generator or seed sequence, reseeded from its state and the fork's numbers."""
+        """Return a reseeded generator or seed sequence, which may be the given object."""
         if isinstance(generator, np.random.BitGenerator):
             return type(generator)(self.seed_sequence(repr(generator.state)))
         if isinstance(generator, np.random.SeedSequence):
@@ -191,7 +191,7 @@ class RngFork:
         return generator
 
     def seed_sequence(self, state: str) -> Any:
-        """Return a seed derived from a state and the fork's numbers."""
+        """Derive a seed from a generator's state, the fork, and the number of earlier calls."""
         self._count += 1
         return np.random.SeedSequence([*state.encode(), *self._numbers, self._count])
 
@@ -223,7 +223,7 @@ def _explain_failure(
             return plan.fault(path, inner, f"cannot be saved: {why}")
     for n, (k, name, value) in enumerate(held):
         reason = _pickling_error(plan, held[: n + 1])
-        if reason is not None:  # only together with the attributes before it
+        if reason is not None:  # it fails only together with the attributes before it
             return plan.fault((k, name), value, f"cannot be saved: {reason}")
     for (_, obj, _, path), value in zip(plan.handled, handled, strict=True):
         reason = _pickling_error(plan, value)

@@ -29,9 +29,9 @@ class EnvStates:
 
     Args:
         envs: state of each environment.
-        facts: for each kind of environment, identified by the ``digest`` of its states, a
-            description of the environment and the versions of its libraries.
-        shared: data kept for all environments together, by name.
+        facts: description of the environment and its library versions, for each ``digest`` in
+            ``envs``.
+        shared: values that :meth:`adding` stored for all environments together, by name.
         trusted: True if the states may name classes of any module.
 
     Attributes:
@@ -101,11 +101,12 @@ class EnvStates:
     def from_groups(
         cls, saved: Sequence[tuple[bytes, bytes, bool]], facts: Mapping[bytes, bytes]
     ) -> EnvStates:
-        """Build states from the results of groups.
+        """Build states from the environments that the groups of workers saved.
 
         Args:
-            saved: for each environment, its state, digest, and True if a restore replays actions.
-            facts: for each digest, the packed description of the environment.
+            saved: for each environment, its state, the digest of its description, and True if a
+                restore replays actions.
+            facts: packed descriptions of environments, by digest.
         """
         descriptions = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
         return cls([SavedEnv(*one) for one in saved], descriptions)

@@ -1,4 +1,4 @@
-"""Identity of an environment: properties that must match before its state is loaded."""
+"""Properties in which the saved environment and the target environment must agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xuance_envs.state.values.functions import full_name
 from xuance_envs.state.values.graph import ATOMIC
 
 RESOURCES = "kept resources"
-"""Part that lists the resources, which are not saved; it is not compared."""
+"""Part that lists the resources, which are neither saved nor compared."""
 
 _ARGUMENTS = "arguments digest"
 """Part that is compared instead of the part "kwargs", which is only displayed."""
@@ -27,8 +27,8 @@ _SINCE_0_3 = _ARGUMENTS, "inner spaces"
 
 _SAVED_BY_0_2 = (
     "the state was saved by version 0.2, which did not save pygame's objects, shared memory of "
-    "structured arrays, closure variables and defaults of functions, or attributes of classes "
-    "other than the environment's own"
+    "structured arrays, closure variables and defaults of functions, or class attributes other "
+    "than those of the environment and its wrappers"
 )
 
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
@@ -70,7 +70,7 @@ class Fingerprint:
         return cls(parts, versions)
 
     def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
-        """Compare with a saved description; return warnings about other library versions."""
+        """Compare with a saved description; return warnings about different library versions."""
         missing = [what for what in _SINCE_0_3 if what not in parts]
         warnings = [_SAVED_BY_0_2] if missing else []
         for what in {**parts, **self.parts}:
@@ -126,7 +126,7 @@ def subspaces(space: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument in which class names replace all objects except data and functions."""
+    """Replace the objects in an argument by class names, except data and functions."""
     kind = type(value)
     if kind is dict:
         return {str(key): _plain(item) for key, item in value.items()}

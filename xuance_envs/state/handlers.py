@@ -35,8 +35,8 @@ class Handler:
         load: restores a state in another object; takes the state and the owner.
         check: raises an error unless a state can be loaded; changes nothing. Returns a warning, or
             None.
-        describe: returns the object's library and the facts in which the saved object and the
-            target must agree; takes the owner.
+        describe: returns the name of the object's library, and facts that must be equal in the
+            saved and the target object; takes the owner.
         fork: gives the object a new random stream, derived from its own.
         replays: True if a state is restored by repeating the actions that led to it.
     """
@@ -70,8 +70,8 @@ def register_state(cls: type, save: Save, load: Load) -> None:
     """Register functions that save and restore the state of a class.
 
     Use it for environments, wrappers and objects in their attributes whose class cannot define
-    ``__env_state__`` and ``__set_env_state__``. The functions also apply to subclasses, and in all
-    worker processes from then on. A second call replaces them.
+    ``__env_state__`` and ``__set_env_state__``. The functions also apply to subclasses. All worker
+    processes use them from then on. A second call replaces them.
 
     Args:
         cls: the class.

@@ -44,7 +44,7 @@ class Layer:
     def replace(
         self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
     ) -> None:
-        """Set attributes; delete all except these, ``kept`` and the names in ``others``."""
+        """Set the attributes ``values``; delete all except these, ``kept`` and ``others``."""
         own = self.attributes
         if not self.slots:
             before = len(own)

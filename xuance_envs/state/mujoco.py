@@ -1,13 +1,13 @@
 """Checkpoint support for MuJoCo simulations.
 
-``mj_getState`` is incomplete. Environments also read contacts, constraint forces, and derived
-positions, which lag one substep behind ``qpos``. ``mj_forward`` would compute different values for
-them. A state therefore holds all of MjData: the numbers in its struct, its buffer and the used part
-of its arena.
+``mj_getState`` is incomplete. Environments also read contacts, constraint forces and derived
+positions. All of these lag one substep behind ``qpos``, so ``mj_forward`` would compute different
+values. A state therefore holds all of MjData: the numbers in its struct, its buffer and the used
+part of its arena.
 
 Some environments change their models at resets. Each model is therefore compared with a copy from
-the environment's creation, and the differences are saved. A state can be loaded only into an
-environment whose model was created equal to that of the saved environment.
+the environment's creation, and the differences are saved. A state can be loaded only if the two
+environments' models were equal at creation.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Model:
 
     @cached_property
     def regions(self) -> list[tuple[int, int, int]]:
-        """Addresses of each region in the model and in the copy, and its size."""
+        """For each region: the address in the model, the address in the copy, and the size."""
         structs = [model_struct(each) for each in (self._model(), self.original)]
         starts = [ctypes.addressof(each) for each in structs]
         sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
@@ -79,7 +79,6 @@ class _Model:
 
     @cached_property
     def digest(self) -> bytes:
-        """Digest of the original."""
         digest = hashlib.blake2b(digest_size=8)
         for _, original, size in self.regions:
             digest.update(_view(original, size))
@@ -266,7 +265,7 @@ class _Data:
         return self._known[0], self._known[2]
 
     def solver_regions(self) -> list[memoryview]:
-        """Return each island's statistics that are in use."""
+        """Return the used part of each island's solver statistics."""
         each, counts = self._iteration_bytes, self._iterations.tolist()
         return [self._solver[k][: count * each] for k, count in enumerate(counts) if count]
 
@@ -299,8 +298,9 @@ def _check(data: Any, value: Any) -> str | None:
         raise MismatchError("model", f"{len(arena)} bytes of arena in use", f"{available} bytes")
     last = own.pointers_at(offsets)[1] - 8
     if last > len(arena):
-        used = f"within {len(arena)} bytes of its arena"
-        raise FaultError("", f"expected MjData's pointers {used}, got one at byte {last}")
+        raise FaultError(
+            "", f"expected pointers into MjData's arena of {len(arena)} bytes, got byte {last}"
+        )
     return None
 
 
@@ -344,8 +344,9 @@ def _check_reduced(data: Any, value: tuple[bytes, bytes, bytes]) -> str:
     for array in (model.opt.gravity, *[getattr(model, name) for name in _PARAMETERS]):
         digest.update(array)
     if parameters != digest.digest():
-        saved = f"parameters with digest {parameters.hex()}"
-        raise MismatchError("model", saved, digest.hexdigest())
+        hexes = parameters.hex(), digest.hexdigest()
+        saved, here = (f"parameters with digest {each}" for each in hexes)
+        raise MismatchError("model", saved, here)
     return "the state was saved by version 0.2.0, without MuJoCo's contacts and constraint forces"
 
 

@@ -1,7 +1,8 @@
 """States that version 0.2 saved.
 
-They lack the closures of functions, the attributes of classes other than the environment's own,
-and pygame's objects. Environments whose functions hold state in closures reject such a state.
+They lack closures of functions, pygame's objects, and class attributes other than those of the
+environment and its wrappers. Environments whose functions hold state in closures reject these
+states.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class StatePickler(pickle.Pickler):
         self._is_fresh = is_fresh
         self._cells: dict[int, tuple[Any, _Cell]] = {}
         self._plan = plan
-        # Ids of the objects whose attributes are being tried.
+        # Ids of the objects that `_reduce_completely` is reducing.
         self._tried: set[int] = set()
         # Each tried attribute, and True if it can be saved, by the attribute's id.
         self._can_be_saved: dict[int, tuple[Any, bool]] = {}

@@ -1,7 +1,8 @@
 """Functions that reading a saved state may call.
 
 A saved state consists of plain data and calls of these functions. Reading an untrusted state calls
-only these functions and safe classes. States refer to the functions by name, which cannot change.
+only these functions and safe classes. States refer to the functions by name, so the names must not
+change.
 """
 
 from __future__ import annotations
@@ -71,17 +72,15 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the argument: a closure cell that other objects than functions hold."""
+    """Return the argument, a closure cell that is not held by functions only."""
     return value
 
 
 def with_cell_content(made: Any, content: Any) -> None:
-    """Set the content of a cell."""
     made.cell_contents = content
 
 
 def logger(name: str) -> Any:
-    """Return a logger of :mod:`logging`."""
     return logging.getLogger(name)
 
 
@@ -163,7 +162,7 @@ def memory(owner: Any) -> NDArray[Any]:
 
 
 def extent(owner: Any) -> tuple[int, int]:
-    """Return the address of the first byte of an object's memory, and that after the last byte."""
+    """Return the addresses at which an object's memory begins and ends."""
     flat = memory(owner)
     start = address_of(flat)
     return start, start + flat.nbytes
@@ -251,7 +250,6 @@ def array_subclass(plain: NDArray[Any], kind: Any) -> Any:
 
 
 def scalar(data: bytes, dtype: str) -> Any:
-    """Return a NumPy scalar."""
     return np.frombuffer(data, dtype)[0]
 
 
@@ -316,7 +314,6 @@ def python_random(state: tuple[Any, ...]) -> Any:
 def surface(
     size: tuple[int, int], flags: int, depth: int, masks: tuple[int, ...], content: bytes, how: Any
 ) -> Any:
-    """Return a surface of pygame."""
     made = _pygame().Surface(size, flags, depth, masks)
     palette, colorkey, alpha, clip = how
     if palette is not None:
@@ -340,7 +337,6 @@ def mask(surface: Any) -> Any:
 
 
 def event(kind: int, attributes: dict[str, Any]) -> Any:
-    """Return an event of pygame."""
     return _pygame().event.Event(kind, attributes)
 
 
@@ -365,4 +361,4 @@ PLAIN_FUNCTIONS: dict[str, Any] = {
 REFERENCES: dict[int, Any] = {
     id(globals()[name]): NotImplemented for name in (*PLAIN_FUNCTIONS, *TARGET_FUNCTIONS)
 }
-"""Reducer results for these functions, by id: picklers refer to them by name."""
+"""Reducer results that make picklers refer to these functions by name; by id."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
-"""By digest, the description of an environment and the versions of its libraries."""
+"""Descriptions of environments and their library versions, by digest."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Classification of the values that an environment holds, at any depth.
 
 Each value is state, a constant, a resource, or something that cannot be saved. State is saved and
-restored. Constants are compared when a state is loaded: the environment's identity and spaces by
-the fingerprint, the attributes of its classes by :mod:`~xuance_envs.state.values.constants`.
+restored. Constants are compared when a state is loaded: the fingerprint compares the environment's
+identity and spaces, and :mod:`~xuance_envs.state.values.constants` compares class attributes.
 Resources and objects with a state handler are *kept*: a restore uses the target environment's own
 object. The handler then restores the state in it.
 """
@@ -46,7 +46,7 @@ _EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
 _RECORDERS = "xuance_envs.state."
 _CACHED: Any = type(functools.lru_cache(len))
 _MAX_BOUNDS = 1 << 12
-"""Maximum size in bytes of those arrays of a space whose changes in place are detected."""
+"""Arrays of spaces up to this size in bytes are checked for changes in place."""
 
 
 class Prelude(NamedTuple):
@@ -350,7 +350,6 @@ class StatePlan:
             return None
 
     def resolve(self, path: Path) -> Any:
-        """Return the object at a path."""
         layer = self.layers[path[0]]
         if len(path) == 1:
             return layer.obj

@@ -189,7 +189,6 @@ class Target:
         return found
 
     def function_named(self, module: str, name: str, digest: bytes) -> Any:
-        """Return a function of a module."""
         found = self._plan.held.named.get(f"{module}.{name}")
         if found is None and self._trusted:
             with suppress(ImportError):
@@ -221,7 +220,6 @@ class Target:
         return made
 
     def module_named(self, name: str) -> Any:
-        """Return a module."""
         found = self._search(lambda plan: plan.held.named.get(f"module.{name}"))
         if found is None and not self._trusted:
             raise FaultError(

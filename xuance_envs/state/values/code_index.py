@@ -47,7 +47,7 @@ class CodeIndex:
         return found[0] if found else None
 
     def function(self, digest: bytes, trusted: bool) -> Code | None:
-        """Return code by digest; for untrusted states, only of functions the environment holds."""
+        """Return code by digest; untrusted states get only code that the environment holds."""
         return (self._visible_code if trusted else self._held_code).get(digest)
 
     @cached_property

@@ -46,7 +46,7 @@ class Constants:
         self._reached: dict[frozenset[Any], tuple[list[Any], list[tuple[Any, str]]]] = {}
 
     def _reach(self, own: Mapping[Any, None]) -> tuple[list[Any], list[tuple[Any, str]]]:
-        """Return other classes that the code names, and (function, variable) of its assignments."""
+        """Return other classes that the code uses, and (function, variable) for assignments."""
         found = self._reached.get(frozenset(own))
         if found is not None:
             return found
@@ -99,7 +99,7 @@ class Constants:
     def _fact(self, name: str, value: Any) -> tuple[Any, str]:
         if type(value) in ATOMIC:
             return node(value).head, repr(value)[:200]
-        text = without_addresses(_describe.repr(value))  # first: spaces then cache parts of it
+        text = without_addresses(_describe.repr(value))  # first: adds attributes to spaces
         try:
             return digest(value, self._tokens), text
         except FaultError as fault:
@@ -111,7 +111,7 @@ class Constants:
 
 _NAMED = type, types.FunctionType
 _NUMBERS = int, float, complex, str, np.number
-"""Types of module variables that are compared. Others may be tables that are built lazily."""
+"""Types of module variables that are compared. Other types may be lazily built tables."""
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, Any]]:

@@ -89,7 +89,7 @@ def incomplete(kind: Any) -> bool:
 
 
 def dict_holders(value: Any) -> int:
-    """Return the number of references to the dict of an object's attributes, 0 without one."""
+    """Return the number of references to an object's ``__dict__``; 0 if it has none."""
     attributes = getattr(value, "__dict__", None)
     return 0 if attributes is None else sys.getrefcount(attributes)
 

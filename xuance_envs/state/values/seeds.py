@@ -13,7 +13,7 @@ from xuance_envs._override import override
 
 
 class LazySeedSequence(ISpawnableSeedSequence):
-    """Lazily built seed sequence: building one takes half of the time of building a generator."""
+    """Seed sequence that is built on first use, which halves the time to build a generator."""
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
         self._seed_parameters = seed_parameters

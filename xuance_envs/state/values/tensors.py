@@ -42,7 +42,7 @@ def storage_address(tensor: Any) -> int:
 
 
 def tensor_storage(tensor: Any) -> TensorStorage:
-    """Return the memory of a tensor: the same object as long as it is referenced."""
+    """Return a tensor's memory, as one object for all tensors that share it."""
     address = storage_address(tensor)
     if not address:  # empty
         return TensorStorage(tensor)
