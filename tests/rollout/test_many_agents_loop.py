@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
         RolloutCollector(herds(plays={"one": (1, FOREVER)}), Thinking(), 5) as others,
     ):
         state = collector.state_dict()
-        with pytest.raises(ValueError, match="expected a state of 2 environments, got one of 3"):
+        with pytest.raises(ValueError, match="expected a state of 2 environments, got 3"):
             fewer.load_state_dict(state)
         with pytest.raises(Exception, match="expected states of shapes"):
             others.load_state_dict(state)

@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
             collector.load_state_dict({})
         with pytest.raises(ValueError, match="expected version 1, got 7"):
             collector.load_state_dict({**state, "version": 7})
-        with pytest.raises(ValueError, match="expected a state of 2 environments, got one of 3"):
+        with pytest.raises(ValueError, match="expected a state of 2 environments, got 3"):
             collector.load_state_dict({**state, "num_envs": 3})
         with pytest.raises(StateError, match="cannot read the collector's state"):
             collector.load_state_dict({**state, "loop": b"cos\nsystem\n(S'true'\ntR."})

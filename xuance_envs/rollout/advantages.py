@@ -18,9 +18,9 @@ def generalized_advantages(
 ) -> torch.Tensor:
     """Compute advantages by GAE (Schulman et al. 2016, https://arxiv.org/abs/1506.02438).
 
-    Each segment (part of an episode within the T steps) is summed separately and bootstrapped
-    from the value of its last state. A terminated segment is not bootstrapped, even if it is also
-    truncated.
+    A segment is the part of an episode within the T steps. Each segment's advantages are computed
+    separately and bootstrapped from the value of its last state. A terminated segment is not
+    bootstrapped, even if it is also truncated.
 
     Args:
         rewards: ``(T, N)`` for T steps of N environments, or ``(T, N, k)`` for k components, each

@@ -196,7 +196,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         return self.vec_env.render(RENDER_MODE, env_ids=[0])[0]
 
     def _finish_step(self, row: StateSlot) -> tuple[list[Any], LoopStep]:
-        """Wait for the step and write the next step's states into a row."""
+        """Wait for the step; write the states for the next step into ``row``."""
         step = self._envs.step_wait()
         parts, finished = self._record_step(0, row, step)
         self._just_reset = step.ended
@@ -225,7 +225,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         return parts, finished
 
     def _scores_of(self, step: LoopStep) -> NDArray[Any]:
-        """Return the environments' rewards, which are means over their agents."""
+        """Return each environment's reward, averaged over its agents if there are several."""
         rewards = step.results[0]
         return rewards.mean(axis=1) if self._envs.team else rewards
 

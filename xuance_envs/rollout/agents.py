@@ -41,7 +41,8 @@ class Agent(Protocol):
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
-                n is the number of environments or, in ``advantages``, of ``end_states``.
+                The n states are those of all environments, of one half (``halves=2``), or in
+                ``advantages`` all ``end_states``.
             actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions, as
                 collectors do.
 
@@ -172,7 +173,7 @@ def _check(name: str, tensor: Any, shape: tuple[int, ...], device: torch.device)
 
 
 def checked_numbers(name: str, values: torch.Tensor) -> None:
-    """Raise a ValueError if a rollout's values, ``(T, N, ...)``, contain NaN."""
+    """Raise a ValueError if an output of shape ``(T, N, ...)`` contains NaN."""
     wrong = torch.isnan(values)
     if not wrong.any():
         return
@@ -202,7 +203,7 @@ class ActionLayout:
         self._env_dtype: np.dtype[Any] = np.dtype(space.dtype)
 
     def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Convert actions to the environments' dtype if that loses nothing; refuse NaN."""
+        """Convert actions for the environments; raise a ValueError for invalid numbers."""
         kind, fits = actions.dtype.kind, np.can_cast(actions.dtype, self._stored_dtype, "safe")
         if kind == "f" or (kind in "iu" and not fits):
             actions = self._as_stored(actions)  # environments get the values that rollouts store

@@ -69,8 +69,8 @@ class RolloutCollector(RolloutLoop):
         device: device of the tensors; None for the agent's device, else CUDA if available, else
             the CPU.
         state_dtype: dtype of the states. ``torch.uint8`` keeps images as bytes, in a quarter of the
-            memory of float32. For a Dict space, an integer dtype applies only to parts whose values
-            it can represent. Observations beyond its range raise a ValueError.
+            memory of float32. Observations beyond the range of an integer dtype raise a ValueError.
+            For a Dict space, parts whose values the dtype cannot represent become float32.
         channels_first: True to permute images from (H, W, C) to (C, H, W), False to keep them,
             ``"auto"`` to permute all images that are not already channels-first.
         progress: True to show a progress bar during rollouts.
@@ -78,12 +78,12 @@ class RolloutCollector(RolloutLoop):
         window: number of finished episodes per environment in the statistics.
         seed: seed of the first reset, as in
             :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
-        halves: 2 for double buffering: one half of the workers steps while the agent computes
-            actions for the other half. This is faster if agent and environments use different
-            cores. The agent then samples actions for one half at a time. 2 requires two or more
-            workers and no ``recorder``. 1 steps all environments together. ``"auto"`` measures both
-            modes during the first steps and keeps the faster one. If 2 is not possible, it uses 1.
-            If the agent receives action masks, all environments always step together.
+        halves: 1 to step all environments together; 2 for double buffering: one half of the workers
+            steps while the agent computes actions for the other half. This is faster if agent and
+            environments use different cores. The agent then samples actions for one half at a time.
+            Double buffering requires two or more workers and no ``recorder``. ``"auto"`` measures
+            both modes during the first steps and keeps the faster one, or uses 1 if 2 is not
+            possible. If the agent receives action masks, all environments always step together.
         scalarize: conversion of vector rewards to numbers: k weights of the components, or a
             function that maps rewards ``(n, k)`` to n numbers. None keeps vectors; the agent must
             then return one value per component.
@@ -91,8 +91,8 @@ class RolloutCollector(RolloutLoop):
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
             space is not Discrete, MultiDiscrete, MultiBinary or Box.
-        TypeError: ``vec_env`` is not a vec env of this package (for one of Gymnasium or XuanCe, the
-            message names the adapter), or the agent has no ``get_actions_and_values``.
+        TypeError: the agent has no ``get_actions_and_values``, or ``vec_env`` is not a vec env of
+            this package. The message says how to convert a vec env of Gymnasium or XuanCe.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, the states before each step; for a Dict
@@ -243,8 +243,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
         Arguments and errors: :meth:`~xuance_envs.rollout.results.RolloutResults.advantages`.
 
         Returns:
-            ``(T, N, A)`` float32. An agent's estimates use only its own values, and end where the
-            agent itself is terminated or truncated.
+            ``(T, N, A)`` float32. An agent's estimates use only its own values, and no rewards
+            after its own termination or truncation.
         """
         count = self._num_segments()
         masks, seen = self.action_masks, {"obs": self.end_obs, "state": self.end_states}

@@ -214,7 +214,7 @@ def _parts(space: Space[Any], states: Any) -> list[Any]:
 
 
 def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
-    """Give this process's generator and the agent's generators their own random streams."""
+    """Reseed torch's and the agent's generators for a collector number and restart count."""
     torch.set_rng_state(byte_tensor(state))
     if not any(path):
         return
@@ -228,7 +228,7 @@ def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
 
 
 def get_rng_states(agent: Any) -> bytes:
-    """Return the states of this process's generator and the agent's generators."""
+    """Return the states of torch's global generator and the agent's generators."""
     own = [get_state(generator) for generator, get_state, _ in _iter_generators(agent)]
     return dumps_plain([torch.get_rng_state().numpy().tobytes(), *own])
 

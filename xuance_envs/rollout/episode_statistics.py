@@ -16,8 +16,10 @@ class EpisodeHistory:
     An episode's return is ``info["episode"]["r"]``, else ``info["episode_score"]``, else the sum of
     its rewards. A return in the info counts only if it has the shape of a reward. For vector
     rewards, returns and their statistics are arrays ``(k,)``, one entry per component. An episode's
-    length is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps. A
-    lost life (``lives`` but no ``episode`` in the info, ``game_over`` False) does not finish one.
+    length is ``info["episode"]["l"]``, else ``info["episode_step"]``, else its number of steps.
+
+    A lost life does not finish an episode. A termination is a lost life if its info has ``lives``,
+    no ``episode``, and ``game_over`` False.
     """
 
     def __init__(self, num_envs: int, window: int, reward_shape: tuple[int, ...] = ()) -> None:
@@ -35,7 +37,7 @@ class EpisodeHistory:
         self._episode_began = [0] * num_envs
 
     def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
-        """Add the rewards of environments from ``first`` on; count a step if ``first`` is 0."""
+        """Add rewards, starting at environment ``first``; only the first half counts the step."""
         self._scores[first : first + len(rewards)] += rewards
         self._steps += not first
 
@@ -206,7 +208,7 @@ def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def slice_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, Any]:
-    """Extract the statistics of environments ``lo`` to ``hi - 1``; keep ``max_return``."""
+    """Extract the statistics of environments ``lo`` to ``hi - 1``; copy ``max_return``."""
     parts = {name: state[name][lo:hi] for name in ("returns", "lengths", "scores", "begun")}
     ends = [(step, env - lo, score) for step, env, score in state["ends"] if lo <= env < hi]
     return {**state, **parts, "ends": ends}

@@ -16,7 +16,7 @@ TICK = 10
 """Milliseconds; the time unit of GIF files."""
 
 MIN_TICKS = 2
-"""Shortest duration of a frame; viewers slow down GIFs with shorter ones."""
+"""Shortest duration of a frame; viewers slow down GIFs with shorter frames."""
 
 MAX_IN_MEMORY = 1 << 25
 """Bytes; a larger GIF is buffered in a temporary file."""

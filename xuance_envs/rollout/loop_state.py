@@ -66,7 +66,7 @@ class LoopState:
         if state["num_envs"] != num_envs:
             given = state["num_envs"]
             raise ValueError(
-                f"state: expected a state of {counted(num_envs, 'environment')}, got one of {given}"
+                f"state: expected a state of {counted(num_envs, 'environment')}, got {given}"
             )
         envs = EnvStates.from_bytes(state["envs"], trusted)
         content = _content(state["loop"], shapes)
@@ -90,7 +90,7 @@ class LoopState:
         )
 
     def parts(self, split: Sequence[tuple[int, int]]) -> list[LoopState]:
-        """Split the state; with as many generators as parts, each part gets its own."""
+        """Split the state; distribute ``rng_states`` if there is one for each part."""
         parts = [self.part(lo, hi) for lo, hi in split]
         if len(self.rng_states) != len(parts):
             return parts

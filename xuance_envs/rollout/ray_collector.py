@@ -106,8 +106,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
             capacity.
 
     Attributes:
-        policy_lag (torch.Tensor): ``(T, N)`` int32, age of the acting weights when :meth:`rollout`
-            returned, as a number of :meth:`update_agent` calls.
+        policy_lag (torch.Tensor): ``(T, N)`` int32: by how many :meth:`update_agent` calls the
+            weights that chose the actions were outdated when :meth:`rollout` returned.
         global_steps (int): environment steps of all collected rollouts.
 
     Example:
@@ -258,8 +258,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
     def collect_async(self) -> None:
         """Start the next rollout without waiting; :meth:`rollout` waits for it.
 
-        The rollout uses the current weights and runs while the agent is trained on the last one.
-        The call does nothing if a rollout is already pending.
+        The rollout uses the current weights. Meanwhile, you can train the agent on the previous
+        rollout. The call does nothing if a rollout is already pending.
 
         Raises:
             ClosedVecEnvError: the collector is closed.
@@ -337,8 +337,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
         """Continue from a saved state, with any number of collectors.
 
         With as many collectors as in the state, each collector restores its own generators, so
-        stochastic policies continue identically. Otherwise, each collector derives torch's
-        generator from the one in the state; generators that the agent holds are not restored.
+        stochastic policies continue identically. Otherwise, each collector derives its torch
+        generator from the torch generator in the state, and the agent's own generators are not
+        restored.
 
         Args:
             state: the result of :meth:`state_dict`, of this class or of

@@ -20,7 +20,7 @@ RESULTS = (
 """Attributes that a rollout sets."""
 
 STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
-"""Results with a row per step, except the states."""
+"""Results with one row per step, without the states."""
 
 _AXIS = {**dict.fromkeys(STACKED, 1), "ep_counts": 0}
 _STATE_AXIS = {"states": 1, "t_states": 0, "end_states": 0}
@@ -64,9 +64,9 @@ class RolloutResults:
 
         Truncated and unfinished episodes are bootstrapped from the value of their last state;
         terminated episodes are not, even if they are also truncated. The agent computes the values
-        of all ``end_states`` in one call, so call this before updating it. If the agent keeps a
-        memory per environment, as recurrent agents do, compute these values yourself and pass them
-        to :func:`~xuance_envs.rollout.advantages.generalized_advantages`.
+        of all ``end_states`` in one call, so call this method before you update the agent. If the
+        agent keeps a memory per environment, as recurrent agents do, compute these values yourself
+        and pass them to :func:`~xuance_envs.rollout.advantages.generalized_advantages`.
 
         Args:
             gamma: discount factor per step, from 0 to 1.

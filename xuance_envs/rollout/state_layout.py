@@ -162,7 +162,7 @@ class _StagingBuffer:
     def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:
         self._transfer = transfer
         self._leaves = leaves
-        # In the observations' dtype, a quarter of the bytes for images.
+        # In the observations' dtype: for images, uint8 has a quarter of float32's bytes.
         self._hosts = [
             transfer.host_tensor(
                 (count, *leaf.observed_shape), _torch_dtype(leaf.observed_dtype) or torch.float32
@@ -214,7 +214,7 @@ def _state_leaf(
     leading, seen = leaf.shape[:before], leaf.shape[before:]
     moved = len(seen) == IMAGE_AXES and bool(channels_first)
     if channels_first == "auto" and moved:
-        square = [seen[0] == seen[1], seen[1] == seen[2]]  # if one is, these are height and width
+        square = [seen[0] == seen[1], seen[1] == seen[2]]  # height and width are often equal
         moved = square[0] if square[0] != square[1] else 2 * seen[0] > min(seen[1:])
     shape = (*leading, seen[2], *seen[:2]) if moved else leaf.shape
     limits, numpy_dtype = None, _numpy_dtype(dtype)

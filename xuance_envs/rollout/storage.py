@@ -15,7 +15,7 @@ from xuance_envs.rollout.transfer import Transfer
 
 
 class RolloutStorage:
-    """An allocator of rollouts: ``steps`` steps of ``num_envs`` environments."""
+    """An allocator of rollouts."""
 
     def __init__(
         self,

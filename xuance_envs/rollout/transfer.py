@@ -1,8 +1,8 @@
 """Copies between host memory and the agent's device.
 
 Environments write into host memory, and agents read from their device. On the CPU, both are the
-same memory. For other devices, arrays are copied asynchronously by way of fixed host buffers, which
-are page-locked (pinned) for CUDA.
+same memory. For other devices, arrays are copied asynchronously through host buffers, which are
+page-locked (pinned) for CUDA.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.buffer_pool import make_allocator
 
 _MAX_BUFFERS = 2
-"""Buffers per tensor: for the current rollout, and the last one if it is still referenced."""
+"""Buffers per tensor: for the current rollout, and for the last if it is still referenced."""
 
 
 class Transfer:
