@@ -51,8 +51,8 @@ class Atari_Env(EnvWrapper):
     Consecutive observations share their common frames. Every info, even the info of a reset, has
     these keys:
 
-    - ``episode_step`` (int) and ``episode_score`` (float): steps and unclipped rewards of the
-      current game, over all lives;
+    - ``episode_step`` (int) and ``episode_score`` (float): number of steps and sum of unclipped
+      rewards in the current game, over all lives;
     - ``lives`` (int): remaining lives;
     - ``game_over`` (bool): True at the end of a game, not at a lost life;
     - ``frame_number`` (int): frames emulated since the game was loaded or seeded.
@@ -86,10 +86,10 @@ class Atari_Env(EnvWrapper):
 
     Attributes:
         max_episode_steps: steps after which a game is truncated; None for no limit. It is the
-            smaller of the argument ``max_episode_steps``, if given, and the emulator's frame limit
-            divided by ``frame_skip`` (by ``low`` for a pair), rounded up.
+            smaller of two limits: the argument ``max_episode_steps``, and the emulator's frame
+            limit divided by ``frame_skip`` (or by ``low``), rounded up.
         reward_range: minimum and maximum reward.
-        was_real_done: True if the last step ended the game or reached its step limit. Also True
+        was_real_done: True if the last step ended the game or reached the step limit. Also True
             before the first reset.
         lifes: remaining lives.
         num_stack: frames per observation.
@@ -163,7 +163,7 @@ class Atari_Env(EnvWrapper):
         self.terminal_on_life_loss = terminal_on_life_loss
         self.clip_reward = clip_reward
         self.truncate_on_game_over = truncate_on_game_over
-        # Recent actions with their frame counts, since the last action that was certainly executed.
+        # Recent actions with their frame counts; the oldest was certainly executed.
         # `xuance_envs.state.ale` saves them with the state.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
         made.unwrapped._requested_actions = self._requested_actions
@@ -224,9 +224,9 @@ class Atari_Env(EnvWrapper):
 
         A call without arguments right after a lost life continues the game with one no-op. Neither
         this step nor its reward is counted, and the infos keep counting from the start of the game.
-        Any other call starts a new game with no-ops and FIRE; if these end the game, another game
-        starts. The same happens if the no-op after a lost life ends the game. The first observation
-        always repeats one frame, so no observation spans two episodes.
+        Any other call starts a new game with no-ops and FIRE. If these actions, or the no-op after
+        a lost life, end the game, another game starts. The first observation always repeats one
+        frame, so no observation spans two episodes.
 
         Args:
             seed: new seed of the game's random stream. None continues the stream; in the first
@@ -369,9 +369,9 @@ class Atari_Env(EnvWrapper):
                 ``(128,)`` for RAM.
 
         Returns:
-            The frame. Its last axis is as long as the observation space's last axis divided by
-            ``num_stack``. A subclass that returns a different shape or dtype must set
-            ``observation_space`` accordingly.
+            The frame. An observation concatenates ``num_stack`` frames along the last axis. A
+            subclass that returns a different shape or dtype must set ``observation_space``
+            accordingly.
         """
         if self.image_size is not None:
             return resize(frame, self.image_size)

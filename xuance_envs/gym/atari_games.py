@@ -50,7 +50,7 @@ def full_id(env_id: str) -> str:
 
 
 def is_game(env_id: str) -> bool:
-    """Return whether ale-py registers an id, so that workers find it, too."""
+    """Return whether an id comes from ale-py, which registers it in worker processes, too."""
     spec = gymnasium.registry.get(env_id)
     if spec is None or spec.entry_point != _ENTRY_POINT or spec.version not in _VERSIONS:
         return False

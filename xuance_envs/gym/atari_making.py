@@ -66,7 +66,6 @@ def parse_frame_skip(frame_skip: Any) -> tuple[int, ...]:
 
 
 def parse_image_size(image_size: Any) -> tuple[int, int]:
-    """Return height and width."""
     sizes = image_size if isinstance(image_size, tuple | list | np.ndarray) else (image_size,) * 2
     try:
         height, width = map(operator.index, sizes)

@@ -23,13 +23,13 @@ Image = NDArray[np.uint8]
 _COLORS = 256
 
 _UNKNOWN = b"\xff"
-"""Bytes of unseen colors in the table; seen colors with such a byte cause an extra check."""
+"""Every byte of an unseen color in the table; known colors with this byte are slower."""
 
 _UNUSED_NUMBER = 255
 """A number that no color has: the console's color numbers are even."""
 
 _MAX_GAP = 4
-"""Up to this number of unchanged bands, merging two runs is cheaper than a separate run."""
+"""Two runs with at most this many unchanged bands between them are faster as one run."""
 
 
 class _FrameBuffer:
@@ -108,9 +108,9 @@ class Screen:
         self._resizer = BandedResizer(self._shape, size)
         self._rows = self._resizer.rows
         self._band_words = self._rows * width // 8
-        # The previous step's last frame. A band of the image is unchanged if no frame of this step
-        # differs from it there, and no frame of the previous step differed there from the last
-        # frame of the step before.
+        # The previous step's last frame. Each step records the bands in which its frames differ
+        # from this frame. A band of the image is unchanged if neither this step nor the previous
+        # step recorded it.
         self._before = np.empty((height, width), np.uint8)
         self._words_before = self._before.reshape(-1).view(np.uint64)
         self._differed_before: list[Run] = [(0, height // self._rows)]
@@ -178,7 +178,7 @@ class Screen:
         return self._resizer(self.image, self._changed)
 
     def _differing(self, frame: _FrameBuffer, buffers: _Buffers) -> list[Run]:
-        """Return the runs of bands in which a frame differs from the previous step's last one."""
+        """Return the runs of bands in which a frame differs from the previous step's last frame."""
         np.not_equal(frame.words, self._words_before, out=buffers.differs)
         differs, words = buffers.differs.tobytes(), self._band_words
         runs = []

@@ -59,16 +59,16 @@ def _import_gym() -> Any:
 
 
 def _unwrap_layer(env: Any, *kinds: type) -> tuple[Any, Any]:
-    """Split off the outermost wrapper if its type is one of ``kinds``, not a subclass of one."""
+    """Split off the outermost wrapper if its type is exactly one of ``kinds``."""
     return (env, env.env) if type(env) in kinds else (None, env)
 
 
 class LegacyEnv(gymnasium.Env[Any, Any]):
     """A legacy gym environment with Gymnasium's interface.
 
-    Both forms of each method are supported: ``reset`` with or without an info, with a ``seed``
-    argument or a ``seed`` method; ``step`` with four or five values; ``render`` with or without a
-    ``mode``. Unknown public attributes are read from the legacy environment.
+    Old and new forms of the methods are supported: ``reset`` with or without an info, and with a
+    ``seed`` argument or a ``seed`` method; ``step`` with four or five values; ``render`` with or
+    without a ``mode``. Unknown public attributes are read from the legacy environment.
     """
 
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
