@@ -44,7 +44,7 @@ def set_wrapper_attr(env: Any, name: str, value: Any) -> None:
 
 
 def is_wrapped(env: Any, wrapper: tuple[str, str]) -> bool:
-    """Return whether one of the wrappers is an instance of this class, given by module and name."""
+    """Return whether an environment has a wrapper of the class with this module and name."""
     while isinstance(env, gymnasium.Wrapper):
         if any((kind.__module__, kind.__qualname__) == wrapper for kind in type(env).__mro__):
             return True
@@ -69,7 +69,7 @@ def _register_and_make(specs: Mapping[str, EnvSpec], function: Callable[[], Any]
 
 
 def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Wrap environment functions, so that they first register all ids that are not Gymnasium's."""
+    """Make environment functions first register this process's ids, except Gymnasium's own."""
     specs = {
         spec.id: _with_main_by_value(spec)
         for spec in gymnasium.registry.values()
@@ -79,7 +79,7 @@ def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any
 
 
 def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
-    """Return a copy of the spec with the object in ``__main__`` as entry point, not its name."""
+    """Replace an entry point that names an object in ``__main__`` by the object, in a copy."""
     entry = spec.entry_point
     if not isinstance(entry, str) or not entry.startswith("__main__:"):
         return spec

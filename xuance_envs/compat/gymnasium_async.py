@@ -53,15 +53,14 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     if their call is not pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
 
     Args:
-        shared_memory: True to raise an error for spaces that Gymnasium cannot put into shared
-            memory, as Gymnasium does. Unless ``worker`` is given, workers share memory with this
-            process in either case.
+        shared_memory: True to raise Gymnasium's error for spaces that it cannot put into shared
+            memory. Unless ``worker`` is given, workers use shared memory even with False.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None
-            selects Python's default, or ``"spawn"`` if that is ``"fork"`` and forking is unsafe.
+            selects Python's default, but ``"spawn"`` instead of an unsafe ``"fork"``.
             ``"thread"`` selects threads, as in
             :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
-        daemon: no effect unless ``worker`` is given. Environments can always start processes of
-            their own, which Gymnasium allows only with ``daemon=False``.
+        daemon: no effect unless ``worker`` is given. Without ``worker``, environments can start
+            processes of their own even with True.
         worker: replacement for Gymnasium's worker function. It selects Gymnasium's own
             implementation, with one process per environment, and without this class's speedup.
         max_concurrency: maximum number of workers, and so of environments that step at the same

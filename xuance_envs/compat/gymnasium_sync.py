@@ -34,8 +34,8 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
         copy: True to return copies of the observations. If False, the next step overwrites the
             returned arrays.
         observation_mode: ``"same"`` requires equal observation spaces, ``"different"`` only equal
-            shapes and dtypes. Alternatively the batched observation space, alone or in a tuple
-            ``(batched space, single space)``.
+            shapes and dtypes. To set the batched space yourself, pass it, or a tuple
+            ``(batched space, single space)``; shapes and dtypes must then be equal, too.
         autoreset_mode: when to reset after an episode's end: an ``AutoresetMode`` or its value.
 
     Raises:

@@ -50,13 +50,14 @@ def from_gymnasium(
 
     It supports Gymnasium's ``CartPoleVectorEnv`` and ``SyncVectorEnv``, mo-gymnasium's
     ``MOSyncVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in its Gymnasium form, and any
-    ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is ``SAME_STEP`` (with ``final_obs``) or
-    ``DISABLED`` (with ``reset_mask``).
+    ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is ``SAME_STEP`` or ``DISABLED``. With
+    ``SAME_STEP``, infos must have ``final_obs``; with ``DISABLED``, ``reset`` must support the
+    option ``reset_mask``.
 
     With equal seeds, results may differ from those of single environments. ``call``, ``get_attr``
-    and ``set_attr`` raise :class:`NotImplementedError`. So do seeds, options and partial resets
-    that ``vector_env`` does not support. The error contains the reason, and nothing changes. Saving
-    and loading states raise :class:`~xuance_envs.errors.StateError`.
+    and ``set_attr`` raise :class:`NotImplementedError`. So does a ``reset`` with a seed, options or
+    ``env_ids`` that ``vector_env`` does not support, without resetting anything. Saving and
+    loading states raise :class:`~xuance_envs.errors.StateError`.
 
     Args:
         vector_env: the vectorized environment; closing the result closes it, too.
@@ -185,7 +186,7 @@ class EngineGroup(Groups):
 
 
 class NativeInfoCollector(InfoCollector):
-    """Info collector of an engine; it builds no dicts per environment."""
+    """Info collector that takes infos without columns from the driver's ``rests``."""
 
     _drivers: Sequence[NativeDriver]
     _has_own_extras = True
@@ -197,7 +198,7 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """Driver of an engine; ``rests`` has the infos and reset infos that are not in columns."""
+    """Driver of an engine; ``rests`` has the step's infos and reset infos without columns."""
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)
@@ -219,7 +220,7 @@ class NativeDriver(LocalDriver):
         if not self._infos.write("episode_score", kind, 0.0):
             length = arrays.rewards.shape[1]
             raise ValueError(
-                "vector_env: expected reward vectors that fit into an info as episode_score, got "
+                "vector_env: expected reward vectors small enough for the info episode_score, got "
                 f"{length} components"
             )
         self._steps = arrays.infos.cells.view(np.int64)[0]

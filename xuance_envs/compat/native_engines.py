@@ -126,7 +126,7 @@ class CartPoleEngine(NativeEngine):
 
     @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
-        env = self.env  # reset as its own step does after an episode's end
+        env = self.env  # same reset as in CartPoleVectorEnv.step
         state = env.np_random.uniform(env.low, env.high, (4, len(envs)))
         env.state[:, envs] = state
         env.steps[envs] = 0
@@ -350,7 +350,7 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return the part ``key`` of ``last``, which is a batch or an array of single observations."""
+    """Return part ``key`` of the batch ``last``, or of each observation in the array ``last``."""
     if isinstance(last, dict | tuple):
         return last[key]
     part = np.full(len(last), None, object)

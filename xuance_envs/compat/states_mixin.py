@@ -32,7 +32,7 @@ class StatesMixin(Uncopyable):
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
-        """Load ``state`` into all environments, or into those in ``env_ids``, in this order.
+        """Load one state into each environment of ``env_ids``, in this order; None means all.
 
         Returns:
             ``(observations, infos)`` in the form of ``reset``: the observations of all
@@ -68,7 +68,7 @@ class StatesMixin(Uncopyable):
             self._set_interface_state(env, value)
         return self._reset_result(infos.parts[0], np.array(ids, dtype=np.intp))
 
-    _name = "compat"  # key of this interface's own data in the saved states
+    _name = "compat"  # key of the adapter's own data in the saved states
 
     _idle_stepper: Callable[[str], Stepper]
     """Method that returns the stepper if no call is pending, else raises the library's error."""
@@ -77,8 +77,8 @@ class StatesMixin(Uncopyable):
     """Method that returns observations and infos in the form of the library's ``reset``."""
 
     def _interface_state(self, env: int) -> Any:
-        """Return the data that this interface itself keeps for an environment."""
+        """Return the adapter's own data of an environment."""
         return None
 
     def _set_interface_state(self, env: int, state: Any) -> None:
-        """Restore the data that this interface itself keeps for an environment."""
+        """Restore the adapter's own data of an environment."""

@@ -1,7 +1,7 @@
-"""Vectorized environments without a result format, for adapters to other libraries.
+"""Steppers: vectorized environments for the adapters to other libraries.
 
-Steppers share the code of :class:`~xuance_envs.vector_envs.vector_env.VecEnv` for starting groups,
-waiting and checking states, but leave a step's results in the arrays and info columns.
+A stepper leaves a step's results in arrays and info columns, from which each adapter builds the
+results of its library.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Stepper:
 
     @exclusive_start
     def start_step(self, actions: Any) -> None:
-        """Start a step; like other libraries, pass on numeric actions of an unexpected shape."""
+        """Start a step. Like other libraries, accept numeric actions of an unexpected shape."""
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
             self._groups.check_idle("step or step_async")

@@ -76,7 +76,7 @@ class SubsetStepper(Stepper):
         )
 
     def step(self, envs: NDArray[np.intp], actions: Any) -> PartialStep:
-        """Step some environments while none is stepping, after discarding an interrupted step."""
+        """Step some environments, after discarding a step that an interrupt left pending."""
         self._discard_stale()
         self._action_writer.put(actions, envs)
         by_group = self._by_group(envs)
@@ -95,7 +95,7 @@ class SubsetStepper(Stepper):
         self._start_queued()
 
     def receive(self, wanted: int, timeout: float | None = None) -> list[PartialStep]:
-        """Wait for ``wanted`` sent environments; after ``timeout``, only for the first."""
+        """Wait for ``wanted`` sent environments or, after ``timeout`` seconds, for at least one."""
         self._groups.check_open()
         if self._has_queued:
             self._start_queued()

@@ -33,9 +33,10 @@ class DummyVectorEnv(TianshouVectorEnv, tianshou.DummyVectorEnv):  # type: ignor
         wait_num: number of environments that ``step`` waits for; None for all.
         timeout: seconds after which ``step`` returns the results of the ready environments. If none
             is ready, ``step`` waits for the first.
-        as_objects: True to use observations and rewards as they are, ignoring the spaces. This
-            allows several rewards per step, and observations of different shapes. Always on for
-            environments that are not a ``gymnasium.Env``, or whose observations are not one array.
+        as_objects: True to return observations and rewards unchanged, ignoring the spaces. This
+            allows reward vectors without a ``reward_space``, and observations of different shapes.
+            Always on for environments that are not a ``gymnasium.Env``, and for observation spaces
+            other than Box, Discrete, MultiDiscrete and MultiBinary.
 
     Raises:
         ValueError: two callables returned the same environment, or an argument is out of range.
@@ -68,7 +69,7 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
     Args:
         share_memory: no effect, because array observations always use shared memory.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
-            selects Python's default, or ``"spawn"`` if that is ``"fork"`` and forking is unsafe.
+            selects Python's default, but ``"spawn"`` instead of an unsafe ``"fork"``.
         in_series: environments per worker, or ``"auto"``; None for the default described above.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.

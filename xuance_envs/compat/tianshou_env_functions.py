@@ -71,13 +71,13 @@ def get_env_attr(env: Any, name: str, *default: Any) -> Any:
 
 
 def set_env_attr(env: Any, name: str, value: Any) -> None:
-    """Set an attribute of the innermost environment, as Tianshou does."""
+    """Set an attribute of the unwrapped environment, as Tianshou does."""
     env = _without_object_env(env)
     setattr(getattr(env, "unwrapped", env), name, value)
 
 
 def seed(env: Any, number: int | None) -> tuple[bool, Any]:
-    """Seed an environment and its action space; return if ``env.seed`` exists, and its result."""
+    """Seed an environment and its action space; return whether ``seed`` exists, and a result."""
     env = _without_object_env(env)
     space = getattr(env, "action_space", None)
     if isinstance(space, Space):

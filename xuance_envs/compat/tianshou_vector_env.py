@@ -1,4 +1,4 @@
-"""Tianshou's interface over groups, for all backends."""
+"""Tianshou's interface, for all backends."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
         self.is_closed = False
 
     def split_options(self, in_series: InSeries | None, options: Mapping[str, Any]) -> Any:
-        """Add the default split: one environment per worker if ``step`` does not wait for all."""
+        """Add ``in_series``, by default 1 if ``step`` does not wait for all environments."""
         if in_series is None:
             given = options.get("num_workers") or options.get("envs_per_worker")
             in_series = 1 if self.is_async and not given else "auto"
@@ -159,7 +159,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
                 self.ready_id = _without(sent, self.ready_id)
             elif not self.waiting_id:
                 raise ValueError(
-                    "action: expected actions, got None; with None, environments must be stepping"
+                    "action: expected actions, because no environment is stepping, got None"
                 )
             parts = raise_original(stepper.receive, self.wait_num, self.timeout)
             arrived = [env for part in parts for env in part.envs.tolist()]
@@ -177,7 +177,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
         return self._apply(self._envs(id), tianshou_env_functions.get_env_attr, *arguments)
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
-        """Set attribute ``key`` of innermost environments, inside all wrappers, to one value."""
+        """Set attribute ``key`` of the unwrapped environments to one value."""
         setter = AttributeSetter(tianshou_env_functions.set_env_attr)
         self._apply(self._envs(id), setter, key, value)
 

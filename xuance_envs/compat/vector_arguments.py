@@ -79,7 +79,7 @@ def as_batch(space: Space[Any], actions: Any) -> Any:
 
 
 def as_rows(space: Space[Any], actions: Any) -> Any:
-    """Turn a tuple or array for a Dict or Tuple space into a list of one action per environment."""
+    """Convert a tuple or array of single actions to a list, for Dict and Tuple spaces."""
     is_composite = isinstance(space, spaces.Dict | spaces.Tuple)
     return list(actions) if is_composite and isinstance(actions, tuple | np.ndarray) else actions
 
@@ -174,7 +174,7 @@ def worker_settings(
 
 
 def start_method(context: StartMethod | None) -> StartMethod:
-    """Return ``context``; for None Python's default, or ``"spawn"`` if that is an unsafe fork."""
+    """Return ``context``; for None, Python's default, but ``"spawn"`` instead of an unsafe fork."""
     if context is not None:
         return context
     method: Any = multiprocessing.get_start_method()

@@ -22,7 +22,7 @@ AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 
 class InfoBatcher:
-    """Merger of all infos into one dict; it builds no dicts per environment for plain numbers."""
+    """Builder of Gymnasium's dict of infos from the infos of all environments."""
 
     def __init__(self, vector_env: VectorEnv) -> None:
         self._every = np.arange(vector_env.num_envs)
@@ -158,7 +158,7 @@ class GymnasiumResults(StatesMixin):
 def exchange_ended(
     vec_env: VecEnv, layout: SpaceLayout, obs: Any, envs: Sequence[int], first: Sequence[Any]
 ) -> list[Any]:
-    """Copy final observations; store the first ones of the next episodes in ``buf_obs``."""
+    """Return copies of final observations; write the next episodes' first ones to ``buf_obs``."""
     parts, held = layout.flatten(obs), layout.flatten(vec_env.buf_obs)
     last = [copy_of(layout.unflatten([part[env] for part in parts])) for env in envs]
     for env, observation in zip(envs, first, strict=True):
