@@ -292,7 +292,7 @@ def test_of_multi_agent_environments() -> None:
         text = repr(envs.reset(seed=0))
         assert text.startswith("MultiAgentStep(obs=float32(2, 3, 18), rewards=float32(2, 3), ")
         for actions, answer in (
-            (dict.fromkeys(envs.agents, 0), "or a list with one dict by agent per environment"),
+            (dict.fromkeys(envs.agents, 0), "or a list with a dict {agent: action}"),
             (np.zeros(6, int), "expected shape (2, 3), got shape (6,)"),
             ([{"agent_0": 0}] * 2, "expected an action for active agent 'agent_1'"),
             ([dict.fromkeys((*envs.agents, "bob"), 0)] * 2, "unknown agents ['bob']"),

@@ -26,7 +26,7 @@ from xuance_envs import EnvError, MultiAgentVecEnv
         ("agents_twice", r"each agent at most once in agents, got \['sheep_1', 'sheep_1'\]"),
         (
             "agents_that_stay",
-            r"expected agents to be empty .* got \['sheep_0', 'sheep_1', 'sheep_2'",
+            r"expected an empty list as env\.agents .* got \['sheep_0', 'sheep_1', 'sheep_2'",
         ),
         ("reset_key", "info key 'reset_obs' is reserved .*: rename it in the environment"),
         ("state_raises", r"invalid state: state\(\) raised ZeroDivisionError: .* use state=False"),
@@ -66,7 +66,7 @@ def test_agents_that_end_one_by_one_have_to_leave(make, ends, leaves):
     envs.reset(seed=0)
     for _ in range(2):
         assert not envs.step(np.zeros((2, 3), int)).episode_over.any()
-    with pytest.raises(EnvError, match="expected agents to be empty after all agents were term"):
+    with pytest.raises(EnvError, match=r"an empty list as env\.agents after all agents were term"):
         envs.step(np.zeros((2, 3), int))
 
 
@@ -77,7 +77,7 @@ def test_agents_that_have_ended_are_part_of_the_state(make_here):
     for _ in range(2):
         envs.step([[0, 0, 0]])
     others.load_state(envs.save_state())
-    with pytest.raises(EnvError, match="expected agents to be empty"):
+    with pytest.raises(EnvError, match=r"expected an empty list as env\.agents"):
         others.step([[0, 0, 0]])
     envs.reset()
     for _ in range(2):
@@ -258,7 +258,7 @@ def test_the_same_environment_twice_is_found_out(make_here):
         (None, "expected an array|expected shape"),
         (
             {f"sheep_{i}": np.zeros(2, int) for i in range(3)},
-            r"expected an array of shape \(2, 3\), or a list with one dict by agent",
+            r"expected an array of shape \(2, 3\), or a list with a dict \{agent: action\}",
         ),
     ],
 )

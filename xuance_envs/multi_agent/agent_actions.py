@@ -75,8 +75,8 @@ class AgentActions:
             if self._flat is not None and isinstance(actions, Mapping):
                 shape = (len(envs), *self._flat.shape[1:])
                 raise BadValueError(
-                    f"expected an array of shape {shape}, or a list with one dict by agent per "
-                    f"environment, got a dict with the keys {list(actions)}"
+                    f"expected an array of shape {shape}, or a list with a dict {{agent: action}} "
+                    f"for each environment, got a dict with the keys {list(actions)}"
                 )
             self._rows[0].put(actions, at, len(envs))
             return
@@ -84,8 +84,8 @@ class AgentActions:
         if not isinstance(actions, Mapping) or actions.keys() != set(names):
             got = f"the keys {list(actions)}" if isinstance(actions, Mapping) else describe(actions)
             raise BadValueError(
-                f"expected a dict with the groups {names}, or a list with one dict by agent per "
-                f"environment, got {got}"
+                f"expected a dict with the groups {names}, or a list with a dict {{agent: action}} "
+                f"for each environment, got {got}"
             )
         before = self.records[envs]
         try:

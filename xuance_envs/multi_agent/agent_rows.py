@@ -1,4 +1,4 @@
-"""Results of multi-agent steps as one row per agent, also as a Gymnasium vector environment."""
+"""Multi-agent results with one row per agent, and a Gymnasium vector environment of the rows."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class AgentRows:
 
     def _unflattened(self, batch: Any) -> NDArray[Any]:
         """Split the axis of rows into environments and agents, unless its length is wrong."""
-        array: NDArray[Any] = np.asanyarray(batch)  # keeps a mask, so that it is refused later
+        array: NDArray[Any] = np.asanyarray(batch)  # masked arrays are refused later
         if len(array) != self.num_rows:
-            return array  # reported by the environments
+            return array  # the environments raise an error
         return array.reshape(self.envs.num_envs, self.envs.num_agents, *array.shape[1:])
 
     def _take(self, step: MultiAgentStep) -> None:
@@ -82,9 +82,9 @@ class AgentRows:
 class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
     """Rows of agents as a Gymnasium vector environment.
 
-    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it and describes ``acted``, an info
-    of each row. If environments provide masks, the infos also have ``action_mask``. For rows whose
-    agent's episode ended, ``final_obs`` is the last observation, and ``final_info`` has ``acted``.
+    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted`` and, if
+    environments provide masks, ``action_mask``. Where a row ended, ``final_obs`` is its last
+    observation, and ``final_info`` has ``acted``.
     """
 
     def __init__(self, rows: AgentRows) -> None:
@@ -142,7 +142,7 @@ class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
 
 
 def _flattened(array: NDArray[Any], zero_at: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-    """Merge the axes of environments and agents, in a copy with zeros if ``zero_at`` is given."""
+    """Merge the axes of environments and agents; set the rows in ``zero_at`` to 0, in a copy."""
     if zero_at is not None:
         array = array.copy()
         array[zero_at] = 0

@@ -41,7 +41,7 @@ class AgentsEnv:
         first_seed: int | None,
     ) -> None:
         self.source_env = env
-        self.env = self._checked(env)  # where vec envs look up attributes; __getattr__ is slow
+        self.env = self._checked(env)  # vec envs find attributes here, without a slow __getattr__
         self._options = groups, state, action_masks
         self._first_seed = first_seed
         self.team = self._build_team(groups, state, action_masks)

@@ -90,8 +90,8 @@ class EnvRecord:
         self._ended &= following.active  # an agent that returns is treated as new
         if following.agents and (self._ended == following.active).all():
             raise BadValueError(
-                "step: expected agents to be empty after all agents were terminated or truncated, "
-                f"because the episode is over; got {remaining}"
+                "step: expected an empty list as env.agents after all agents were terminated or "
+                f"truncated, because the episode is over, got {remaining}"
             )
         if following is not before:
             self.fields["alive"][...] = following.active

@@ -23,10 +23,10 @@ _MAX_KEYS = 1000  # maximum number of info keys whose merged names are cached, p
 class MultiAgentInfos(LazyInfos):
     """Infos of one step: one dict per environment, built on first access.
 
-    ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted; after a reset, for
-    each active agent. Entries that belong to no agent are in ``infos[i]`` under their own keys.
-    Action masks are not included; they are in the step's ``action_masks``. Repeated access returns
-    the same dict, and ``infos[i] = {...}`` replaces it.
+    For PettingZoo environments, ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent
+    that acted (after a reset, for each active agent). Infos under other keys are in ``infos[i]``
+    unchanged, such as all infos of XuanCe environments. Action masks are only in the step's
+    ``action_masks``. Repeated access returns the same dict, and ``infos[i] = {...}`` replaces it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MultiAgentInfos(LazyInfos):
         return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)`` of ``(agent, key)``, or of a key that belongs to no agent."""
+        """Return ``(values, mask)``. ``path`` is ``agent, key``, or a key that is no agent's."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
         column = self._own_column(path)
@@ -66,7 +66,7 @@ class MultiAgentInfos(LazyInfos):
         return self._infos.column(_merged_key(self._team.agents.index(agent), key))
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)`` of one key: ``(k, A)``, or ``(k, A, *shape)`` for arrays."""
+        """Return ``(values, mask)`` of a key: values ``(k, A, *value_shape)``, mask ``(k, A)``."""
         found = [self.column(agent, key) for agent in self._team.agents]
         return np.stack(_alike(found), axis=1), np.stack([mask for _, mask in found], axis=1)
 
@@ -106,7 +106,7 @@ def _with_rows(
 
 
 def _alike(columns: Sequence[tuple[NDArray[Any], NDArray[np.bool_]]]) -> list[NDArray[Any]]:
-    """Return the columns' values in one dtype and shape, set by the columns that have values."""
+    """Convert the columns' values to a common dtype and shape, ignoring columns without values."""
     given = [values for values, mask in columns if mask.any()] or [columns[0][0]]
     if any([values.shape[1:] != given[0].shape[1:] for values in given]):
         return [np.fromiter(values, object, len(values)) for values, _ in columns]

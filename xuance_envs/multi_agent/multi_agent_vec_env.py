@@ -41,8 +41,8 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
     """Vectorized multi-agent environment.
 
     It supports PettingZoo's parallel environments, parallelizable turn-based ones, and XuanCe's
-    ``RawMultiAgentEnv``. An environment needs only the same attributes and methods. PettingZoo is
-    imported only to convert turn-based environments.
+    ``RawMultiAgentEnv``. Other classes with the same attributes and methods work, too. PettingZoo
+    is imported only to convert turn-based environments.
 
     Each step steps every environment once with the actions of its active agents. A PettingZoo
     episode ends when no agent is left. A XuanCe episode ends when all agents are terminated or the
@@ -55,8 +55,8 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
         backend: ``"dummy"`` steps the environments in this process, ``"thread"`` in threads,
             ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"auto"`` finds out in
             about a second whether ``"dummy"`` or ``"subproc"`` is faster, and reports the result in
-            ``autotuned``. The measurement samples actions without masks. If an environment rejects
-            such an action, the backend is chosen without a measurement.
+            ``autotuned``. It measures with random actions and ignores action masks. If such a step
+            raises, the backend is chosen without a measurement.
         groups: the agents of each group, by group name. The agents of a group share arrays. By
             default, agents with equal spaces form a group, which is named after its first agent,
             without the agent's number. If all spaces are equal, results and actions are not
@@ -66,8 +66,8 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
             step, the state before that step is returned.
         action_masks: whether to return action masks. Environments provide them under the key
             ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
-            With ``"auto"``, masks are returned unless all environments have been reset and none of
-            them provided a mask at its first reset.
+            ``"auto"`` returns masks until all environments have been reset; afterwards, only if one
+            of them provided a mask at its first reset.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         in_series: environments per worker, as for the class of the backend.
@@ -224,17 +224,17 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
 
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
-        """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos.
+        """Active agents of the last step, ``(num_envs, A)`` bool, like ``agent_mask`` in XuanCe.
 
-        In XuanCe environments, the mask marks the agents that are active after the step. If the
-        step ended an episode, the mask is still that of the ended episode. In PettingZoo
-        environments, it marks the agents that acted in the step; after a reset, the active agents.
+        In XuanCe environments, the mask marks the agents that are active after the step. After an
+        episode's last step, it still describes that episode. In PettingZoo environments, it marks
+        the agents that acted in the step; after a reset, the active agents.
         """
         return self._reader.agent_mask.copy()
 
     @property
     def environments(self) -> list[Any]:
-        """The environments, with ``backend="dummy"`` and while open; otherwise an empty list."""
+        """The environments of ``backend="dummy"``; empty with other backends and once closed."""
         vec_env = self.vec_env
         return [env.source_env for env in vec_env.envs] if isinstance(vec_env, DummyVecEnv) else []
 
@@ -273,14 +273,14 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
         Args:
             actions: an array ``(num_envs, A, *action_shape)`` with the agents in order; with
                 groups, a dict of such arrays by group; or a list with one dict ``{agent: action}``
-                per environment. Dicts may omit actions of inactive agents, which only XuanCe
-                environments receive.
+                per environment. Dicts may omit inactive agents, whose actions are passed on only to
+                XuanCe environments.
 
         Returns:
             The results of all environments, in their order.
 
         Raises:
-            ValueError: an action is invalid or missing; no environment has been stepped.
+            ValueError: an action is invalid or missing. The step was not started.
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         self.step_async(actions)

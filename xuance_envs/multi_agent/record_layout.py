@@ -25,7 +25,7 @@ _Field = tuple[str, DTypeLike, tuple[int, ...]]
 
 
 class SpaceFields:
-    """Fields with the values of one space, for each agent of a group or for the environment."""
+    """Fields for the values of one space, with leading axes, such as one for agents."""
 
     def __init__(self, stem: str, space: spaces.Space[Any], *leading: int) -> None:
         self.layout = SpaceLayout(space)
@@ -95,7 +95,7 @@ class RecordLayout:
         self.action_dtype = _record_dtype(actions)
 
     def fields(self, record: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """Return views of the fields of one record, ``(nbytes,)``."""
+        """Return views of the fields of a record, which is an array ``(nbytes,)``."""
         return _views(record, self.dtype)
 
     def action_rows(self, record: NDArray[np.uint8]) -> list[SpaceRows]:
@@ -108,13 +108,13 @@ class RecordLayout:
         return np.ndarray(len(records), self.dtype, records)  # faster than a view
 
     def observations(self, records: NDArray[Any]) -> Any:
-        """Read the observations: one batch if the team ``is_one``, else a dict by group."""
+        """Read the observations: one batch if ``team.is_one``, else a dict by group."""
         if self.team.is_one:
             return self.groups[0].observations.read(records)
         return {fields.group.name: fields.observations.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
-        """Read the masks, if any: an array if the team ``is_one``, else a dict by group."""
+        """Read the masks, if any: an array if ``team.is_one``, else a dict by group."""
         if self.team.is_one:
             return self.groups[0].read_masks(records)
         masks = {fields.group.name: fields.read_masks(records) for fields in self.groups}

@@ -78,7 +78,7 @@ class SB3Rows(Uncopyable, VecEnv):
         return [frame for frame in frames for _ in range(self._rows.envs.num_agents)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return whether environments have an attribute, or masks for ``"action_masks"``."""
+        """Return whether environments have an attribute, or for ``"action_masks"``, masks."""
         if attr_name == "action_masks":
             return self._rows.masks is not None
         has: bool = super().has_attr(attr_name)
@@ -95,7 +95,7 @@ class SB3Rows(Uncopyable, VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of some rows' environments; ``action_masks`` returns the rows' masks."""
+        """Call a method of some rows' environments; ``"action_masks"`` reads the rows' masks."""
         if method_name == "action_masks" and self._rows.masks is not None:
             return [self._rows.masks[i] for i in self._get_indices(indices)]
         call = partial(self._rows.envs.call, method_name, *method_args, **method_kwargs)

@@ -24,8 +24,8 @@ class MultiAgentStart(NamedTuple):
     Attributes:
         env_ids: ``(k,)`` int: indices of the environments.
         obs: ``(k, A, *shape)`` in the space's dtype, or a dict of such arrays by group, as in
-            :class:`MultiAgentStep`. The row of an agent that ended in the previous step is its last
-            observation.
+            :class:`MultiAgentStep`. In the result of :meth:`MultiAgentStep.next`, an agent
+            that ended while its episode continues has its last observation.
         alive: ``(k, A)`` bool: agents that act next.
         state: ``(k, *state_shape)`` in the dtype of ``state_space``; None if environments have no
             state.
@@ -84,8 +84,7 @@ class MultiAgentStep(NamedTuple):
         action_masks: ``(k, A, m)`` bool for m actions, or a dict by group: actions allowed next;
             all True for agents without a mask. If the episode ended, the masks belong to its final
             state. For MultiDiscrete, m is ``sum(nvec)``: the masks of the components, concatenated.
-            None with ``action_masks=False``, and with ``"auto"`` if all environments have been
-            reset and none provided a mask at its first reset.
+            None if masks are not returned; see ``action_masks`` of ``MultiAgentVecEnv``.
         infos: sequence of k dicts, each built on first access. For PettingZoo environments, a dict
             of infos by agent; for XuanCe environments, the environment's info.
         first: start of the next episode in each environment whose episode ended, or None.
@@ -186,7 +185,7 @@ class StepReader:
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)
-        # Latest rewards and masks: all records, or a dict of arrays after results of some of them.
+        # Latest rewards and agent masks: all records; after a partial result, a dict of arrays.
         self._last: Any = np.zeros(num_envs, record.dtype)
         self._mask_field = "acted" if record.team.infos_by_agent else "agent_mask"
 
@@ -268,7 +267,7 @@ class StepReader:
     def _settle_masks(
         self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Decide whether to return masks, at the first mask or once every environment was reset."""
+        """Decide to return masks once one is given, or none once all first resets gave none."""
         any_mask = bool((gives_masks & unread[envs]).any())
         unread[envs] = False
         if any_mask or not unread.any():

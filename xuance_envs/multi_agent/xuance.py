@@ -1,4 +1,4 @@
-"""XuanCe's classes for vectorized multi-agent environments, with lists of dicts."""
+"""XuanCe's classes for vectorized multi-agent environments, which return lists of dicts."""
 
 from __future__ import annotations
 

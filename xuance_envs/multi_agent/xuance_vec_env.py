@@ -1,4 +1,4 @@
-"""Base class of XuanCe's vectorized multi-agent environments, with lists of dicts."""
+"""Base class of XuanCe's vectorized multi-agent environments."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
     results. The info then has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the
     next episode, in the form of the corresponding ``buf_*`` entries.
 
-    A PettingZoo agent is reported as terminated in the step in which it terminates, and in all
-    steps in which it neither acts nor enters.
+    A PettingZoo agent is reported as terminated in the step in which it terminates and while it is
+    inactive, but not in the step in which it joins.
 
     Attributes:
         envs_of_agents (MultiAgentVecEnv): the wrapped environment, with arrays instead of lists.
@@ -109,11 +109,11 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
 
         Args:
             actions: list with one dict ``{agent: action}`` per environment. Actions of inactive
-                agents may be missing; only XuanCe environments receive them. A single environment
-                also accepts the dict itself.
+                agents may be missing; only XuanCe environments receive them. If ``num_envs`` is 1,
+                the dict itself is accepted, too.
 
         Raises:
-            ValueError: an action is invalid or missing; no environment has been stepped.
+            ValueError: an action is invalid or missing. The step was not started.
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         if self.num_envs == 1 and isinstance(actions, Mapping):
@@ -126,9 +126,9 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         Returns:
             ``(obs, rewards, terminated, truncated, infos)``: lists with one entry per environment.
             ``truncated`` has bools. ``obs``, ``rewards`` (floats) and ``terminated`` (bools) have
-            dicts by agent. ``infos`` has dicts with ``episode_step`` (int), ``episode_score``,
-            ``agent_mask``, ``avail_actions`` (dicts by agent) and ``state``. XuanCe environments
-            add their own keys.
+            dicts by agent. ``infos`` has dicts with ``episode_step`` (int), ``state``, and three
+            dicts by agent: ``episode_score``, ``agent_mask``, ``avail_actions``. XuanCe
+            environments add their own keys.
 
         Raises:
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`.
@@ -192,7 +192,7 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         return [dict(zip(agents, row)) for row in rows]  # noqa: B905  # as above
 
     def _by_agent(self, batch: Any) -> _Dicts:
-        """Convert a batch to one dict by agent per environment."""
+        """Convert a batch to a list with a dict ``{agent: value}`` for each environment."""
         if self.envs_of_agents.is_one:
             return self._dicts(_rows(batch))
         found: _Dicts = []
@@ -205,7 +205,7 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         return [{agent: dicts[agent] for agent in order} for dicts in found]
 
     def render(self, mode: str | None = None) -> list[Any]:
-        """Render every environment; pass the mode if its ``render`` accepts one."""
+        """Render every environment; pass ``mode`` to those whose ``render`` accepts it."""
         return self.envs_of_agents.render(mode)
 
     def close(self) -> None:
