@@ -37,7 +37,7 @@ class ActionWriter:
         envs: NDArray[np.intp] | None = None,
         groups: Iterable[int] | None = None,
     ) -> Mapping[int, Any]:
-        """Store actions in the arrays; return parts that have no array form, packed by group."""
+        """Store actions in the arrays; return the parts that are objects, packed for each group."""
         flat = self._flat
         if (
             flat is not None
@@ -71,7 +71,7 @@ class ActionWriter:
                 self._masks.check(envs)
 
     def packed(self, groups: Iterable[int] | None = None) -> Mapping[int, Any]:
-        """Pack the action parts that have no array form, by group."""
+        """Pack the action parts that are objects, for each group."""
         lists = self._rows.objects
         if not lists:
             return _NONE

@@ -1,4 +1,4 @@
-"""Special methods of ``VecEnv``, and its attributes under the names of other libraries."""
+"""Mixins of ``VecEnv``: special methods, and attributes under other libraries' names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ClosedOnExit:
 
 
 class VecEnvAliases(Uncopyable, ClosedOnExit):
-    """Special methods, and other libraries' attribute names. ``dir()`` omits XuanCe's names."""
+    """Attributes under other libraries' names; ``dir()`` omits those of XuanCe."""
 
     num_envs: int
     closed: Any

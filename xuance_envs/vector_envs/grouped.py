@@ -51,8 +51,8 @@ class GroupedVecEnv(VecEnv):
 
     Args:
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        num_workers: number of workers, at most one per environment; environments are split evenly.
-            With ``caller_steps``, the main process takes one more share. At most one of
+        num_workers: number of workers, at most one per environment; environments are split evenly,
+            with ``caller_steps`` into one more share, for the main process. At most one of
             ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         envs_per_worker: another name for ``in_series``, as an int.
         copy: False to return read-only views, which the next step or reset overwrites.
@@ -117,7 +117,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def actions(self) -> Any:
-        """Copy of the latest actions, as one batch; initially zeros, or None for objects."""
+        """Copy of the latest actions, a batch: initially zeros, or None for non-array actions."""
         return self._arrays.actions.copy()
 
     @property
@@ -154,7 +154,7 @@ class GroupedVecEnv(VecEnv):
             return obs, infos
 
         def fail(error: Exception) -> None:
-            # If results were pending, transforms have not seen them; so stay open only if idle.
+            # After a refusal, stay open, unless results were lost that transforms have not seen.
             is_refusal = isinstance(error, RemoteError) and error.is_refusal
             if was_idle and is_refusal and error.__cause__ is None:
                 last.arrays_are_current = was_current

@@ -34,16 +34,16 @@ logger = logging.getLogger("xuance_envs")
 class RayVecEnv_Gym(GroupedVecEnv):
     """Vectorized environment on the nodes of a Ray cluster, also named ``RayVecEnv``.
 
-    Each worker steps a group of environments. A Ray actor hosts either all workers of a node, as
-    processes that share memory with it, or a single worker. Each vector step sends one request and
-    receives one reply per actor, as raw arrays over a direct connection.
+    Each worker steps a group of environments. A Ray actor hosts either a single worker or all
+    workers of a node; the latter are processes that share memory with the actor. Each vector step
+    sends one request and receives one reply per actor, as raw arrays over a direct connection.
 
     If this process is connected to Ray already, that connection is used and stays open. Otherwise,
     a connection is opened. It is closed with the last vectorized environment that uses it.
 
     Args:
         env_fns: callables that create one environment each, in its actor. Objects defined in
-            ``__main__`` are sent by value; modules must be importable on its node.
+            ``__main__`` are sent by value; modules must be importable on the nodes.
         in_series: environments per worker. ``"auto"`` starts as many workers as the cluster has
             room for and splits the environments evenly.
         num_workers: number of workers, at most one per environment; environments are split evenly.

@@ -30,6 +30,6 @@ def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> 
 
 
 def weighted_sum(rewards: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sums of vectors ``(..., k)``; they do not depend on the batch size."""
+    """Return the weighted sums of vectors ``(..., k)``, bitwise equal for every batch size."""
     total: NDArray[np.float64] = np.multiply(rewards, weights, dtype=np.float64).sum(axis=-1)
     return total

@@ -35,8 +35,8 @@ __getattr__ = deprecated_aliases(__name__, danger_of_fork="fork_hazard")
 
 logger = logging.getLogger("xuance_envs")
 
-# Longest time in seconds that a process spins before it blocks. It covers a policy's forward pass
-# (about 100 µs), after which a sleeping worker would wake up late.
+# Longest time in seconds that a process spins before it blocks. A policy's forward pass takes less
+# (about 100 µs), so the worker still spins when the next step begins, and need not wake up.
 SPIN = 500e-6
 
 MIN_CPUS_TO_SHARE = 4  # with fewer, the main process spins only on a CPU without a worker
@@ -67,14 +67,14 @@ class SubprocVecEnv(GroupedVecEnv):
             raises an error and closes the vec env. ``"restart"`` starts a new worker. The failed
             step truncates the episodes of the failed worker's environments: reward 0, the last
             known observation, and ``"worker_restarted"`` in the infos. ``"resume"`` saves the
-            environments' states periodically. The new worker loads the last ones and replays the
-            steps since, so no data is lost. If the replay diverges, the mode acts as ``"restart"``.
-            No mode covers the main process's own share (``caller_steps``).
+            environments' states periodically. The new worker loads the last saved states and
+            replays the steps since then, so no data is lost. If the replay diverges, the mode acts
+            as ``"restart"``. No mode covers the main process's own share (``caller_steps``).
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
-        pin_workers: True to allow pinning each worker to a CPU. This happens only if there are
-            exactly as many CPUs as stepping processes, and only while a step and the program's work
-            until the next one take less than a millisecond.
+        pin_workers: True to pin each worker to its own CPU if there are exactly as many CPUs as
+            processes that step environments, and while the program makes more than 1,000 vector
+            steps per second.
         record_failures: folder for failure files; None to write none. A file is written after an
             exception, a crash or a timeout in a step, or after a NaN in an observation or reward.
             ``python -m xuance_envs replay FILE`` reproduces the failure. In the main process's

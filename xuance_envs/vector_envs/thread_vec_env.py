@@ -35,11 +35,12 @@ class ThreadVecEnv(GroupedVecEnv):
     threads start in milliseconds and need little memory. For environments that compute, threads
     help only in a free-threaded Python; otherwise, one thread at a time runs Python code.
 
-    All operations on an environment, from creation to ``close``, run in the same thread. With
-    asynchronous environments, it can be created in a different one: if others are not asynchronous,
-    or with ``caller_steps``. The environments share this process's working directory, environment
-    variables, global random generators, warning filters and library threads. A crash in native code
-    ends the process. A thread cannot be killed, so hanging environments cannot be restarted.
+    All operations on an environment run in the same thread. Only its creation may run in another
+    one: if some environments are asynchronous and others are not, or with ``caller_steps`` if any
+    environment is asynchronous. The environments share this process's working directory,
+    environment variables, global random generators, warning filters and library threads. A crash in
+    native code ends the process. A thread cannot be killed, so hanging environments cannot be
+    restarted.
 
     Args:
         env_fns: callables that create one environment each, in its thread.

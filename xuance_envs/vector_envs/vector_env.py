@@ -48,8 +48,8 @@ class VecEnv(VecEnvAliases, ABC):
     the worker is restarted, the error's ``restarted`` is True, and the vec env stays usable.
 
     Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
-    and set ``buf_obs`` and the other buffers. The constructor sets the attributes from ``num_envs``
-    to ``reward_space``. Most other methods raise a :class:`NotImplementedError` unless overridden.
+    and set ``buf_obs`` and the other buffers. The constructor sets the remaining attributes. Most
+    other methods raise a :class:`NotImplementedError` unless overridden.
 
     Attributes:
         num_envs (int): number of environments.
@@ -172,8 +172,8 @@ class VecEnv(VecEnvAliases, ABC):
               bool mask of the environments that have the key.
 
         Raises:
-            ValueError: the actions are invalid; no environment has been stepped.
-            NotResetError: an environment has never been reset or loaded; none has been stepped.
+            ValueError: the actions are invalid. The step was not started.
+            NotResetError: an environment has never been reset or loaded. The step was not started.
             EnvError, WorkerDiedError, WorkerTimeoutError: as for ``reset``.
         """
         self.step_async(actions)
@@ -248,10 +248,11 @@ class VecEnv(VecEnvAliases, ABC):
 
         Raises:
             WorkerTimeoutError: no environment was ready within ``timeout`` (``recv`` may be called
-                again), or a worker exceeded ``step_timeout`` (as for ``reset``).
+                again); or, as for ``reset``, a worker exceeded ``step_timeout``.
             EnvError, WorkerDiedError: as for ``reset``.
             NotSteppingError: no environment is stepping or resetting.
-            ValueError: ``min_envs`` is below 1, or fewer environments are stepping or resetting.
+            ValueError: ``min_envs`` is below 1, or above the number of environments that are
+                stepping or resetting.
         """
         self._not_supported("recv")
 
@@ -275,7 +276,7 @@ class VecEnv(VecEnvAliases, ABC):
         self._not_supported("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """Return timing statistics of each worker and the main process's share, even in a step."""
+        """Return timing statistics of each worker, and of the main process's share."""
         return ()
 
     def call(self, name: str, *args: Any, env_ids: EnvIds = None, **kwargs: Any) -> tuple[Any, ...]:
@@ -324,7 +325,7 @@ class VecEnv(VecEnvAliases, ABC):
 
         Args:
             env_ids: indices of the environments, in the order of the states; None for all.
-            verify: True to test first that states restore exactly, with a warning if it cannot run.
+            verify: True to test first whether states restore exactly; warns if the test cannot run.
 
         Raises:
             StateError: a state cannot be saved, or verification found a difference.
@@ -339,8 +340,8 @@ class VecEnv(VecEnvAliases, ABC):
         bitwise identical to those after saving. ``buf_obs`` and the other buffers are restored too.
 
         Args:
-            state: one state per environment, from a vectorized environment of any backend that
-                creates its environments in the same way.
+            state: one state per environment, saved with any backend from environments that were
+                created in the same way.
             env_ids: environments to restore, in the order of the states; None for all.
 
         Returns:
