@@ -35,7 +35,7 @@ class ActionTransform(Transform):
         self._action_writer = ActionWriter(self._rows)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Convert actions ``(k, *shape)`` to the environments' actions, in a new array."""
+        """Return the environments' actions for k actions ``(k, *shape)``, in a new array."""
         raise NotImplementedError
 
     def _forward(

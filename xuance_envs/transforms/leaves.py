@@ -19,7 +19,7 @@ from xuance_envs.vector_envs.wrapper import checked_vec_env
 def select_leaves(
     name: str, vec_env: VecEnv, keys: Iterable[str] | None, *, no_images: bool = False
 ) -> dict[int, Leaf]:
-    """Return the selected leaves, which are Boxes of numbers, by their index in the space."""
+    """Return the selected leaves by index; raise unless all are Boxes of numbers."""
     space = check_single_agent(name, vec_env).observation_space
     layout = SpaceLayout(space)
     if isinstance(space, spaces.Dict):
@@ -54,7 +54,7 @@ def select_leaves(
 
 
 def leaf_name(leaf: Leaf) -> str:
-    """Return a leaf's keys joined by dots; empty for the leaf of a flat space."""
+    """Return a leaf's keys joined by dots; an empty string for a space that is one Box."""
     return ".".join(re.findall(r"""[^\[\]'"]+""", leaf.path))
 
 
@@ -80,7 +80,7 @@ def check_single_agent(name: str, vec_env: VecEnv) -> VecEnv:
     if isinstance(within, VecEnv) and isinstance(within.observation_space, ObservationRecord):
         raise TypeError(
             f"{name}: expected environments with one agent each, got multi-agent ones: use "
-            f"{name}(from_gymnasium(per_agent_rows(envs))), where each agent is one row, or wrap "
-            "each environment in its env_fn"
+            f"{name}(from_gymnasium(per_agent_rows(envs))), where each agent is one row, or let "
+            "each env_fn return a wrapped environment"
         )
     return checked_vec_env(name, vec_env)

@@ -19,7 +19,7 @@ MAX_MAGNITUDE = 1e150
 
 
 class MomentBuffers:
-    """Preallocated arrays for summing and scaling small batches in as few calls as possible."""
+    """Preallocated arrays for summing and scaling small batches in few NumPy calls."""
 
     __slots__ = (
         "_arrays",
@@ -48,7 +48,7 @@ class MomentBuffers:
         self._clip_low, self._clip_high = np.array(-float(clip)), np.array(float(clip))
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
-        """Return the sums of deviations from an origin and of their squares; floats for scalars."""
+        """Return the sum of the deviations from ``origin``, and the sum of their squares."""
         ones, means, deviations, squares = self._views_for(samples)
         if origin is not self._mean:
             self._broadcast_mean(origin)
@@ -94,9 +94,9 @@ class MomentBuffers:
 
 
 class Moments:
-    r"""Immutable mean and population variance of a number of samples.
+    r"""Immutable mean and population variance of samples.
 
-    Let m be the mean of n samples and q the sum of squared deviations from it. After k more samples
+    Let m be the mean of n samples, and q the sum of squared deviations from m. After k more samples
     with deviations d from m, Chan, Golub and LeVeque give
 
     .. math::
@@ -181,6 +181,6 @@ def check_finite(*samples: NDArray[Any] | None) -> None:
 
 
 def find_unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the indices, ``(k, ndim)``, of NaNs, infinities and too large numbers."""
+    """Return the indices of NaNs, infinities and too large numbers, one row per number."""
     # As float64, because the maximum would be infinite in a smaller type.
     return np.argwhere(~(np.abs(numbers.astype(np.float64)) <= MAX_MAGNITUDE))

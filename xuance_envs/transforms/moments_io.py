@@ -22,7 +22,7 @@ def env_id_of(vec_env: VecEnv) -> str:
 
 
 def moment_key(what: str, name: str) -> str:
-    """Return the key of an observation part's mean or squares; a single part has no name."""
+    """Return a key such as ``mean.position``, or ``mean`` if ``name`` is empty."""
     return f"{what}.{name}" if name else what
 
 

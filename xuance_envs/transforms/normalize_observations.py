@@ -38,9 +38,9 @@ class NormalizeObservations(ObservationTransform):
 
     While training, each call first updates the statistics with every observation that it returns,
     including the last observations of episodes and the first observations in ``reset_obs``. It then
-    normalizes all of them with the updated statistics. The last known observation, which a step
-    returns again after a worker restart, is normalized but not counted. The class
-    :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
+    normalizes all of them with the updated statistics. A step that truncates an episode because a
+    worker was restarted repeats the last known observation, which is normalized but not counted.
+    The class :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
         vec_env: the vectorized environment; its observations are a Box of numbers or a Dict of
@@ -54,9 +54,9 @@ class NormalizeObservations(ObservationTransform):
         ValueError: observations are images or not numbers, an argument is out of range, or the
             observations are already normalized.
         EnvError: in ``reset``, ``step`` or ``recv``, an observation contains NaN or infinity, or,
-            while training, a number too large to square (only above 1e150). This transform does not
-            count that call, and the results are lost. The environments stay usable: reset the one
-            that the error names.
+            while training, a number too large to square (only above 1e150). The call's results are
+            lost, and this transform does not count them. The environments stay usable: reset the
+            one that the error names.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -85,7 +85,7 @@ class NormalizeObservations(ObservationTransform):
         self._names = {i: leaf_name(leaf) for i, leaf in leaves.items()}
         if len(names := list(self._names.values())) > len(set(names)):
             raise ValueError(
-                f"{name}: expected observations whose keys, joined by dots, differ, got {names}"
+                f"{name}: expected distinct names (nested keys joined by dots), got {names}"
             )
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
@@ -113,7 +113,7 @@ class NormalizeObservations(ObservationTransform):
 
     @property
     def mean(self) -> Any:
-        """Mean of observations, float64 in their shape; a dict by dotted key for Dict spaces."""
+        """Mean observation, a float64 array; for Dict spaces, a dict of arrays by dotted key."""
         return self._by_name(lambda moments: np.array(moments.mean))
 
     @property

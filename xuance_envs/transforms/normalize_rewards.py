@@ -58,8 +58,8 @@ class NormalizeRewards(RewardTransform):
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
         EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN or infinite, or
-            too large to square (only above 1e150). This transform does not count that call, and the
-            results are lost. The environments stay usable.
+            too large to square (only above 1e150). The call's results are lost, and this transform
+            does not count them. The environments stay usable.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -200,7 +200,7 @@ def _copied(moment: Any) -> Any:
 
 
 def _stepped_rows(batch: Batch) -> NDArray[np.bool_]:
-    """Return a mask ``(k,)`` of the rows whose environments stepped without a failure."""
+    """Return a mask of the rows that contain a real step, neither a reset nor a failure."""
     stepped = np.ones(len(batch.rewards), np.bool_) if batch.began is None else ~batch.began
     stepped[batch.lost_rows] = False
     return stepped

@@ -34,9 +34,9 @@ class ObservationTransform(Transform):
     """Base class for transforms of observations.
 
     A subclass defines :meth:`_put`. A subclass that keeps data from earlier calls (a *memory*),
-    such as running statistics, also defines :meth:`_learn`. Their argument ``parts`` has the leaves
-    of the batched observations. ``firsts`` has those of the first observations after ended
-    episodes, or is None if no episode ended.
+    such as running statistics, also defines :meth:`_learn`. Both receive ``parts``: one batch for
+    each leaf of the observation space, such as each Box in a Dict. ``firsts`` has the same form for
+    the first observations after ended episodes, or is None if no episode ended.
 
     Args:
         vec_env: the vectorized environment.
@@ -70,11 +70,11 @@ class ObservationTransform(Transform):
     def _learn(
         self, memory: Any, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
     ) -> Any:
-        """Return the memory updated with a batch, without modifying the given one."""
+        """Return the memory updated with a batch, without modifying ``memory``."""
         return memory
 
     def _put(self, memory: Any, parts: Sequence[Any], into: SpaceRows) -> None:
-        """Transform the leaves of a batch, each observation independently, into rows."""
+        """Transform ``parts``, each row independently, and write the result to ``into``."""
         raise NotImplementedError
 
     def _put_batch(
@@ -121,7 +121,7 @@ class ObservationTransform(Transform):
         return into.as_batch()
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
-        """Transform the observations that agents act on next, in environments that were loaded."""
+        """Transform the observations from which the loaded environments ``ids`` continue."""
         self._put(self._state.memory, self._input_layout.flatten(obs), into)
 
     def _update_buf_obs(self, batch: Batch) -> None:

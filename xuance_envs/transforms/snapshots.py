@@ -33,7 +33,7 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
     raise StateMismatchError(
         -1,
         "load_state",
-        f"expected states that {name} saved, with {inner} inside it, got states without such data: "
+        f"expected states saved by {name} with {inner} inside it, got states without its data: "
         "use the same transforms in the same order as when saving",
         what="transforms",
         here=name,

@@ -22,15 +22,15 @@ __all__ = ["StackObservations"]
 FirstObservations = dict[int, list[Any]]
 """The first observation, as leaves, of each environment whose last step began an episode.
 
-It is empty if an error discarded it: the environment's next observation then takes its place.
+The list is empty if an error discarded the observation; the environment's next one replaces it.
 """
 
 
 class StackObservations(ObservationTransform):
     """Concatenate the latest observations of an episode along the last axis, oldest first.
 
-    An episode starts with ``num_stack`` copies of its first observation, even in ``reset_obs``: a
-    stack never crosses an episode boundary. The step that truncates an episode because a
+    A stack never crosses an episode boundary: an episode's first stack, also in ``reset_obs``, has
+    ``num_stack`` copies of the first observation. The step that truncates an episode because a
     worker was restarted returns the environment's last stack unchanged.
 
     Args:

@@ -64,7 +64,7 @@ class StatefulTransform:
             state: the result of :meth:`state_dict`, as returned or as read by ``numpy.load``.
 
         Raises:
-            ValueError: the data comes from other transforms, shapes or environments. Nothing has
+            ValueError: the data does not match the transforms, shapes or environments. Nothing has
                 changed then.
         """
         given: dict[str, dict[str, Any]] = {}

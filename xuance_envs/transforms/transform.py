@@ -93,7 +93,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def _forward(
         self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]] | None
     ) -> Any:
-        """Convert actions of ``env_ids``, by default of all, to the environments' actions."""
+        """Convert the agent's actions for ``env_ids`` (None: all) to the environments' actions."""
         return actions
 
     def _merge_partial(self, batch: Batch) -> None:
@@ -103,7 +103,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """Update ``buf_obs`` after a reset of some environments."""
 
     def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
-        """Restart the episodes of ``envs``: an error discarded results that end or begin them."""
+        """Restart the episodes of ``envs``, whose ends or starts were lost in a failed call."""
 
     @property
     def transforms(self) -> list[Transform]:
@@ -119,7 +119,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        Without ``keep_raw``, the first access returns those of all environments and starts storage.
+        Without ``keep_raw``, storage starts at the first access, which returns the latest
+        observations of all environments.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
@@ -338,7 +339,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self._received = self._transformed = self._awaiting_first_result = None
 
     def _lose_results(self, batch: Batch | None) -> None:
-        """Discard the results of a failed call; ``batch`` is None if an inner call lost them."""
+        """Discard the results of a failed call; ``batch`` is None if an inner call failed."""
         raw = self.raw_results
         if batch is not None or self._is_innermost:
             raw.lost = None if batch is None else batch.boundaries

@@ -57,7 +57,7 @@ class Batch:
 
     @classmethod
     def of_received(cls, received: StepBatch, awaiting: NDArray[np.bool_] | None) -> Batch:
-        """Return the results of ``recv``; ``awaiting`` marks environments with no earlier one."""
+        """Return the results of ``recv``; those of environments in ``awaiting`` are resets."""
         envs = received.env_ids
         began = None if awaiting is None or not awaiting[envs].any() else awaiting[envs]
         return cls(*received[:5], envs=envs, began=began)
@@ -83,7 +83,7 @@ class Batch:
         return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
 
     def call_number_after(self, number: int) -> int:
-        """Return this call's number since the last full reset; ``number`` is the last call's."""
+        """Return this call's number since the last full reset, given the last call's number."""
         is_full_reset = self.envs is None and self.began is not None
         return 0 if is_full_reset else number + 1
 
@@ -100,7 +100,7 @@ class Batch:
 
     @property
     def boundaries(self) -> tuple[Any, NDArray[np.intp]]:
-        """Index of the batch's environments, and those whose episode ended or began."""
+        """Index of the batch's environments, and the environments that ended or began episodes."""
         rows = self.ended if self.began is None else np.union1d(self.ended, self.began.nonzero()[0])
         return self.at, self.envs_of_rows(rows)
 
@@ -147,7 +147,7 @@ class Batch:
 
 
 class RawResults:
-    """Latest results of the vectorized environment inside all transforms."""
+    """Latest results before any transform."""
 
     def __init__(self, rewards: NDArray[np.float32]) -> None:
         self.rewards = rewards
