@@ -68,7 +68,7 @@ _LIMITS = (
     ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session"),
     ("--max-connections", "connections", 1,
      "maximum concurrent connections; if the limit on open files is too low, the server reduces "
-     "connections and processes"),
+     "this limit and --max-processes"),
     ("--max-states", "states", 1, "maximum saved environment states"),
     ("--max-states-per-token", "states_per_token", 1, "maximum saved environment states per token"),
     ("--max-states-per-session", "states_per_session", 1,
@@ -140,16 +140,16 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens file. Each line is TOKEN or NAME TOKEN [OPTION ...]; an option is 'admin', or "
         "a limit such as max-envs-per-session=8. The server accepts only requests with one of "
         f"these tokens. The environment variable {TOKENS_VARIABLE} adds tokens, separated by "
-        "commas. Without tokens, the server accepts every request, and refuses to listen on an "
-        "address other than loopback. SIGHUP reloads the file")  # fmt: skip
+        "commas. Without tokens, the server accepts every request, but listens only on loopback "
+        "addresses. SIGHUP reloads the file")  # fmt: skip
     add("--reload", action="store_true", help="reload the tokens file when it changes")
     add_list("--allow-host", "NAME", "additional host name that a server without tokens accepts")
     add("--pages-need-token", action="store_true",
         help="require a token for the status page's data, /metrics and /openapi.json")  # fmt: skip
     add("--shutdown-grace", type=_argument(partial(_at_least, 0, float)), metavar="SECONDS",
-        help="seconds after SIGINT or SIGTERM for requests in progress to finish, before the "
-        "server kills their environments (default: the larger of --request-timeout and "
-        "--start-timeout)")  # fmt: skip
+        help="time limit for requests in progress after SIGINT or SIGTERM; then the server kills "
+        "their environments (default: the larger of --request-timeout and --start-timeout)",
+        )  # fmt: skip
     add("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="log level; step requests are logged at debug, other requests at info "
@@ -252,7 +252,7 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 
 def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
-    """Create one environment of each id in a worker, so that bad ids fail before serving."""
+    """Create one environment of each id in a worker; raise a ServeError if this fails."""
     for env_id in ids:
         functions = settings.catalogue.functions(env_id, 1, {})
         try:
@@ -265,7 +265,7 @@ def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser whose ValueErrors argparse prints."""
+    """Convert a parser's ValueErrors to errors that argparse prints."""
 
     def parse_argument(text: str) -> Any:
         try:

@@ -44,7 +44,7 @@ def redacted(url: str) -> str:
 
 
 def proxy_of(server: Address) -> Address | None:
-    """Return the proxy that environment variables set for a server."""
+    """Return the proxy for a server, from a variable such as ``http_proxy``."""
     address = urllib.request.getproxies().get(server.scheme)
     if not address or urllib.request.proxy_bypass(server.netloc):
         return None

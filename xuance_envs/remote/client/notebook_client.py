@@ -39,7 +39,7 @@ Start = tuple[Any, Infos]
 Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]
 
 STEP = "vectorized_step"
-_ENDED = "ended"  # saved states store under this name whether the episode has ended
+_ENDED = "ended"  # key in saved states: True if the episode has ended
 
 
 class StudentGymEnvVectorized:
@@ -122,7 +122,8 @@ class StudentGymEnvVectorized:
 
         Args:
             ids: indices of the environments, for example from :meth:`get_terminated_env_indices`.
-            seed: as for :meth:`reset`; a sequence has one seed per index in ``ids``.
+            seed: an int seeds environment i with ``seed + i``, as in :meth:`reset`; a sequence has
+                one seed per index in ``ids``.
 
         Returns:
             ``(observations, infos)`` of these environments, in the order of ``ids``.
@@ -160,7 +161,7 @@ class StudentGymEnvVectorized:
         return observations, infos
 
     def step(self, actions: Any) -> Step:
-        """Repeat each environment's action up to ``step_size`` times, or until its episode ends.
+        """Repeat each environment's action ``step_size`` times, or fewer if its episode ends.
 
         An environment whose episode has ended does not step until it is reset. It returns its last
         observation, reward 0 and the same flags again.
@@ -291,7 +292,7 @@ class StudentGymEnvVectorized:
         return self._start("states", targets, ended, operation)
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
-        """Call ``render`` of the environments ``ids``, or of all, and return the results."""
+        """Return the results of ``render`` for the environments ``ids``, by default for all."""
         self._check_idle()
         envs = checked_env_ids(ids, self.num_envs, "ids")
         if not envs:

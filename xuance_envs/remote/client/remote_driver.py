@@ -53,7 +53,7 @@ def sendable(command: str, value: Any) -> Any:
 
 
 class RemoteDriver(Driver):
-    """Driver of a session; a thread sends the requests, except for blocking steps."""
+    """Driver of a session; a thread sends requests, or the calling thread if ``blocking``."""
 
     tag = 0
     fds: tuple[int, ...] = ()  # a socket that becomes readable when a reply arrives
@@ -87,7 +87,7 @@ class RemoteDriver(Driver):
 
     @override
     def submit_step(self, tag: int, actions: Any) -> None:
-        self.discard()  # a pending reply may bring a layout
+        self.discard()  # a pending reply may change the layout number
         actions = self.pack_actions([]) if actions is None else actions
         message = {"actions": actions, "layout": self._step_frames.number}
         self._send(tag, "vectorized_step", message, self._parse_step)
@@ -210,7 +210,7 @@ class RemoteDriver(Driver):
         return self._outcomes.outcome(bool(ended))
 
     def _parse_frame(self, answer: Any) -> Outcome:
-        """Decode a frame; report its layout unless the previous step had the same one."""
+        """Decode a frame; the outcome omits the layout if the previous step had the same one."""
         ended = self._step_frames.read(answer)
         self._frame_was_last = True
         if self._after_frame and "columns" not in answer:
@@ -225,7 +225,7 @@ class RemoteDriver(Driver):
         return self._outcomes.outcome(ended=False)
 
     def _parse_envs(self, places: Sequence[int], at: Index, answer: Any) -> None:
-        """Decode observations, action masks, and infos sent as dicts, which get columns here."""
+        """Decode observations, action masks and infos of a reply without a frame."""
         if self._after_frame:
             for writer in (self._infos, self._reset_infos):
                 writer.forget()

@@ -92,7 +92,7 @@ class RemoteSavedEnv(SavedEnv):
 
 
 class RemoteSession:
-    """Session on a server; ``close``, garbage collection or the end of the process ends it."""
+    """Session on a server; it ends on ``close``, on garbage collection or with the process."""
 
     def __init__(self, connection: ApiClient, share_frames: bool, name: str) -> None:
         """Check the server's version and open a session; close the connection on errors."""
@@ -133,7 +133,7 @@ class RemoteSession:
         self._connection = WrongProcessProxy(self._name, owner)
 
     def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """Send a request that the server executes at most once; first finish a pending one."""
+        """Finish a pending request, then send this one; the server executes it at most once."""
         if not self.is_pending(path, message):  # otherwise the pending request is the same
             if self._pending is not None:
                 self.finish_pending()

@@ -39,8 +39,8 @@ class RemoteVecEnv(GroupedVecEnv):
     It has the interface of :class:`~xuance_envs.vector_envs.vector_env.VecEnv` and sends one
     request per step. Infos, arguments and results may contain numbers, strings, bytes, arrays and
     collections of these. ``call``, ``get_attr`` and ``set_attr`` accept only names that the
-    server's operator allows. Only a builtin exception of an environment becomes the ``__cause__``
-    of the :class:`~xuance_envs.errors.EnvError`.
+    server's operator allows. The ``__cause__`` of an :class:`~xuance_envs.errors.EnvError` is the
+    environment's exception if its class is builtin, and None otherwise.
 
     ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected,
     or the session or the worker process ends. Only the object that saved a state can load it.
@@ -63,8 +63,8 @@ class RemoteVecEnv(GroupedVecEnv):
         timeout: seconds to wait for the reply to a request.
         share_frames: whether the server's status page may show rendered frames.
         verify: how to check the certificate of an ``https`` server: True uses the system's
-            certificate authorities, False skips the check. A path to a file or folder of CA
-            certificates or an SSL context replaces the system's authorities.
+            certificate authorities, False skips the check. For other authorities, give an SSL
+            context, or the path to a file or folder of CA certificates.
 
     Raises:
         ValueError: ``num_envs`` is below 1, or the address, token, seed or ``verify`` is invalid.

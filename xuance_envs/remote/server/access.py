@@ -42,7 +42,7 @@ _SALT = secrets.token_bytes(32)
 
 @dataclass(frozen=True)
 class Owner:
-    """Owner of requests and sessions; equal for all tokens of one name."""
+    """Owner of requests and sessions; tokens with the same name have equal owners."""
 
     key: bytes
     name: str = field(compare=False)
@@ -58,8 +58,8 @@ class Tokens:
         file: file with more tokens; :meth:`reload` reads it again. Each line is ``TOKEN`` or
             ``NAME TOKEN [OPTION ...]``. An option is ``admin``, or ``LIMIT=VALUE`` for a name in
             ``limits``. Empty lines and comments (``#``) are ignored.
-        limits: parsers of the limits that the file may set, by limit name. A parser takes the value
-            as text and returns the fields of :class:`~xuance_envs.remote.settings.Limits` to
+        limits: names of the limits that the file may set, each with a parser. A parser takes the
+            value as text, and returns the fields of :class:`~xuance_envs.remote.settings.Limits` to
             override. It raises ValueError if the text is invalid.
 
     Raises:
@@ -206,16 +206,18 @@ def _owner_of_token(token: str) -> Owner:
 
 @dataclass(frozen=True)
 class Permissions:
-    """Names that clients may use; the server refuses others with status 403.
+    """Names that clients may use, and data that they receive.
+
+    The server refuses requests with other names, with status 403.
 
     Attributes:
         calls: methods that clients may call.
         gets: attributes that clients may read.
         sets: attributes that clients may set.
         options: options that clients may pass to reset.
-        infos: keys of infos that the server sends; ``"*"`` among them allows all. None sends all
-            keys to ``RemoteVecEnv``. Notebook clients always receive ``step``, ``terminated`` and
-            ``truncated``, and with None no other keys.
+        infos: keys of infos that clients receive; ``{"*"}`` for all. With None, ``RemoteVecEnv``
+            receives all keys, and notebook clients none. Notebook clients always receive ``step``,
+            ``terminated`` and ``truncated``.
         tracebacks: whether clients receive the tracebacks of failed environments.
         any_action: whether environments receive actions outside the action space.
     """
@@ -246,7 +248,7 @@ class Permissions:
                 raise _not_allowed("options", what, "for resets", "--allow-option")
 
     def infos_of(self, repeating: bool) -> Names | None:
-        """Return the info keys for notebooks (``repeating``) or ``RemoteVecEnv``; None for all."""
+        """Return the info keys that a client receives; None for all."""
         if self.infos is None:
             return frozenset() if repeating else None
         return None if ALL_INFOS in self.infos else self.infos

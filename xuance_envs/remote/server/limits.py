@@ -18,7 +18,7 @@ from xuance_envs.remote.wire.failures import RefusedError, body_too_large
 
 logger = logging.getLogger("xuance_envs")
 
-FDS_PER_WORKER = 8  # seven for one group, and one for a second group
+FDS_PER_WORKER = 8  # six for the worker, and one for each of two groups
 RESERVED_FDS = 64  # for libraries, the event loop and workers that are starting
 MIN_FILES = RESERVED_FDS + 32
 PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1  # a worker and its guardian
@@ -30,7 +30,7 @@ MAX_ACCOUNTS = 4096  # at this number of accounts, idle accounts are removed
 
 
 class Capacity:
-    """Settings of a server with its effective limits."""
+    """Settings of a server, with limits adapted to token names and open files."""
 
     def __init__(self, settings: Settings) -> None:
         self._given = settings
@@ -47,7 +47,7 @@ class Capacity:
 
     @property
     def max_groups(self) -> float:
-        """Maximum number of groups that file descriptors permit, possibly infinite."""
+        """Number of environment groups for which file descriptors suffice; may be infinite."""
         workers = self.limits.processes // PROCESSES_PER_WORKER
         available = self._max_files - RESERVED_FDS - self.limits.connections
         return available - (FDS_PER_WORKER - 2) * workers
@@ -193,7 +193,7 @@ class ByteBudget:
         self._released = asyncio.Condition()
 
     def has_room(self, size: int) -> bool:
-        """Return whether a reservation would succeed now; if it is the only one, any size does."""
+        """Return whether a reservation would succeed now; without others, any size does."""
         return not self._used or self._used + size <= self._size
 
     @asynccontextmanager

@@ -37,7 +37,7 @@ class Limits:
         processes: concurrent processes; also per token and per session. On Linux, a worker counts
             as two: itself and its guardian. At a limit, new environments share an existing worker
             of the session.
-        workers: ``num_workers`` of one request that creates environments.
+        workers: worker processes (``num_workers``) per request that creates environments.
         requests_per_session: concurrent requests per session, including waiting ones.
         requests_rate_per_token: requests per second per token; also per session.
         steps_rate_per_token: environment steps per second per token; also per session.
@@ -46,7 +46,7 @@ class Limits:
         memory_per_token: bytes of memory for all worker processes of a token; also per session.
         cpu_per_token: CPU seconds per token; also per session.
         connections: concurrent connections. If the limit on open files is too low, the server
-            reduces connections and processes.
+            reduces ``connections`` and ``processes``.
         body: bytes per request.
         bodies: bytes of memory for all large requests in progress, including decoded messages.
         nodes: values, lists and dicts per request.
@@ -215,9 +215,10 @@ class Settings:
             reloads it if the server runs in the main thread.
         shutdown_grace: seconds for requests in progress to finish when the server stops; None (the
             default) for the larger of ``limits.request`` and ``limits.start``.
-        limits_by_tokens: names of limits that depend on the number N of names in ``tokens``, if N
-            is not 0. ``sessions`` and ``environments`` are at least N; ``processes`` is at least N,
-            on Linux 2 N. Their limits per token are equal shares of these totals.
+        limits_by_tokens: names of limits that the server adapts to the number N of names in
+            ``tokens``, if any. It raises ``sessions`` and ``environments`` to at least N, and
+            ``processes`` to at least N (on Linux 2 N). It sets limits per token, such as
+            ``sessions_per_token``, to equal shares of the total.
     """
 
     catalogue: Catalogue

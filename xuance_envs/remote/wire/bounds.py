@@ -52,7 +52,7 @@ def object_bytes(value: Any) -> int:
 
 
 class ObjectBudget:
-    """Budget of bytes in one reply for a worker's observations without a fixed shape."""
+    """Bytes of a worker's observations without a fixed shape, limited per reply."""
 
     def __init__(self, limit: int, workers: int = 1) -> None:
         self._limit = limit, workers
@@ -84,7 +84,7 @@ class ObjectBudget:
 
 
 def check_json_nodes(data: bytes, limit: int) -> None:
-    """Raise if a JSON message may have more than ``limit`` nodes; separators in strings count."""
+    """Raise if commas and brackets in a JSON message suggest more than ``limit`` nodes."""
     count = 1
     for start in range(0, len(data), _SLICE):
         piece = data[start : start + _SLICE]

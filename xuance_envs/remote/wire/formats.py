@@ -116,7 +116,7 @@ def encode_json(node: Any) -> bytes:
 
 
 class PieceWriter(ABC):
-    """Encoder of messages in pieces that each take a limited time, within a size limit."""
+    """Encoder of messages in pieces, so that no call takes long; it limits the size."""
 
     comma = colon = b""
     leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # sizes of leaves, in values
@@ -183,7 +183,7 @@ class PieceWriter(ABC):
             raise TooLargeError(int(self._limit))
 
     def _cost(self, node: Any) -> int:
-        """Return the number of values to encode in a node; above BLOCK, only a lower bound."""
+        """Return the number of values to encode in a node, or at least BLOCK + 1 if larger."""
         found, cost, leaf_costs = [node], 0, self.leaf_costs
         for each in found:
             if (kind := type(each)) in _CONTAINERS:

@@ -240,7 +240,7 @@ def _numbers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _converted(value: Any, kind: type, name: str) -> Any:
-    """Convert a number that a message contains as a value of another type, such as 2.0 for 2."""
+    """Convert a value to the expected type if it is the same number, such as 2.0 to 2."""
     given = type(value)
     if given is kind:
         return value

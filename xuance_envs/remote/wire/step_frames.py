@@ -1,12 +1,12 @@
 """Steps in msgpack messages: the bytes of their arrays, with a layout that is sent once.
 
-A reply is ``{"layout": number, "frame": bytes}``. The request gives the number of the last layout
-that the client received, or 0. A reply in a new layout describes the layout in ``columns``:
+A reply is ``{"layout": number, "frame": bytes}``. The request has the number of the last layout
+that the client received, or 0. If the reply's layout differs from this one, ``columns`` has:
 
 - dtypes and shapes of the arrays, and whether frames also contain action masks;
 - the kinds of numbers, in the order of their codes;
-- for infos and reset infos, the key and first byte of each column, the kinds of arrays, and the
-  bytes per environment.
+- for infos and reset infos: the key and byte offset of each column, the kinds of arrays, and the
+  number of bytes per environment.
 
 The client checks the layout, the frame's size and the codes of kinds.
 """
@@ -184,8 +184,8 @@ def _layout_from_wire(node: Any, room: int) -> ColumnLayout:
         or len(set(keys)) != len(keys)
     ):
         raise WireError(
-            f"expected at most {MAX_COLUMNS} columns with distinct keys and one start each, and at "
-            f"most {MAX_ARRAY_KINDS} kinds of arrays, got {node!a:.200}"
+            f"expected at most {MAX_COLUMNS} keys, all different, one start per key, and at most "
+            f"{MAX_ARRAY_KINDS} kinds of arrays, got {node!a:.200}"
         )
     for each in (*starts, nbytes):
         if type(each) is not int or not 0 <= each <= room:

@@ -161,7 +161,7 @@ def _decode_tagged(tag: str, node: Any, depth: int, max_colliding: float) -> Any
         if others := {*map(type, keys)} - {str, bytes}:
             raise WireError(
                 f"expected only strings or bytes as {what} of a {tag} with more than "
-                f"{max_colliding} items, got {others.pop().__name__} among {len(items)}"
+                f"{max_colliding} items, got {len(items)}, some of type {others.pop().__name__}"
             )
     try:
         return _COLLECTIONS[tag](items)

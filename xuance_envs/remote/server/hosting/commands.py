@@ -73,7 +73,7 @@ def _action_masks(vec_env: HostedVecEnv) -> Answer:
 
 
 def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
-    """Finish the pending step; return a frame or other fields, valid until the next step."""
+    """Finish the pending step; return its reply, a frame if possible, valid until the next step."""
     if (frame := vec_env.finish_step(layout)) is not None:
         return frame
     space, infos = vec_env.observation_space, vec_env.buf_infos

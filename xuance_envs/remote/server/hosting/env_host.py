@@ -161,7 +161,7 @@ class EnvHost:
         wire_format: WireFormat,
         reset_envs: Sequence[int] = (),
     ) -> bytes:
-        """Run a function on the environments in the process's thread and encode its result."""
+        """Call ``act`` in the process's thread, and encode its result."""
 
         def run() -> bytes:
             self._vec_env.collect_infos()  # before other commands change the arrays
@@ -172,7 +172,7 @@ class EnvHost:
         return await self._run_command(run)
 
     def check_ready(self, envs: Sequence[int]) -> None:
-        """Raise if environments that repeat actions have not been reset."""
+        """Raise if an environment without autoreset has not been reset."""
         if not self.auto_reset and (unready := self._needs_reset.intersection(envs)):
             text = f"call reset first: environment {min(unready)} has no running episode"
             raise RefusedError(409, "reset", text)
@@ -293,7 +293,7 @@ class EnvHost:
         return vec_env.clone_state(sources, envs, fork_rng=fork_rng)
 
     def _object_sizes(self, envs: Sequence[int]) -> list[int]:
-        """Return the bytes of each environment's last result; 0 if all parts have fixed shapes."""
+        """Return the size of each environment's last result, without parts of fixed shapes."""
         if not self._has_objects:
             return [0] * len(envs)
         distinct = list({*envs})
@@ -331,7 +331,7 @@ class EnvHost:
             quota.steps.record(steps)
 
     def _command(self) -> SessionProcess:
-        """Check the process and return it; a command runs inside ``with`` this process."""
+        """Return the process, in whose context commands run; raise if it has ended."""
         process = self.process
         if process.exit_message is not None and not self._vec_env.closed:
             shared = "worker process, which they shared with other environments of the session"

@@ -138,7 +138,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._outcomes, self._infos = None, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
-        """Return action masks, or a list of None; collect masks with every later step."""
+        """Return action masks (None if there are none); later steps collect masks, too."""
         self._groups.check_idle("action_masks")
         if self._arrays.masks is None:
             return [None] * len(envs)
@@ -178,7 +178,7 @@ class HostedVecEnv(GroupedVecEnv):
     def load_stored(
         self, numbers: Sequence[int], envs: Sequence[int], sizes: Mapping[int, int]
     ) -> tuple[Any, StepInfos]:
-        """Load states that the first worker keeps; ``sizes`` has their bytes by number."""
+        """Load states that the first worker keeps; ``sizes`` has their sizes by number."""
         self._groups.check_idle("load_state")
         number_of = dict(zip(envs, numbers, strict=True))
 
@@ -206,7 +206,7 @@ class HostedVecEnv(GroupedVecEnv):
         source_worker: int = 0,
         worker: int = 0,
     ) -> None:
-        """Copy states from a worker of ``source``; ``sizes`` has their bytes by number."""
+        """Copy states from a worker of ``source``; ``sizes`` has their sizes by number."""
         source._groups.check_idle("load_state")
         self._groups.check_idle("load_state")
         ours, theirs = self._saver, source._saver

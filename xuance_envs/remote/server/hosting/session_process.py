@@ -46,7 +46,7 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
             memory = process.memory_info()
             unshared = memory.rss - getattr(memory, "shared", 0)
             usages.append(Usage(sum(process.cpu_times()[:4]), unshared))
-        # Afterwards, or a child that ends meanwhile would be counted twice.
+        # In the other order, a child that ended in between would be counted twice.
         usages += map(total, children[pid])
         return Usage(sum(each.cpu for each in usages), sum(each.memory for each in usages))
 
@@ -54,14 +54,14 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
 
 
 class StoredState(NamedTuple):
-    """Bytes of a state that a worker keeps, and of its observation's parts without fixed shapes."""
+    """Sizes, in bytes, of a stored state and of its observation's parts without fixed shapes."""
 
     size: int
     object_size: int
 
 
 class SessionProcess:
-    """All workers that one request starts; the first one keeps the states and can be shared."""
+    """Workers of one request; the first keeps states, and may run later requests' environments."""
 
     def __init__(
         self,

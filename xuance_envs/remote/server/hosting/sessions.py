@@ -1,4 +1,4 @@
-"""Sessions with an owner, environments and ordered requests; the registry that limits them."""
+"""Sessions, each with an owner, environments and ordered requests, and their registry."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Session:
     async def run_once(
         self, sequence: int | None, digest: bytes, act: Callable[[], Awaitable[Reply]]
     ) -> Reply:
-        """Execute a request in turn; answer a repeated request with its first reply."""
+        """Execute a request after earlier ones; answer a repeated request with its first reply."""
         if self._waiting >= self._max_waiting:
             raise too_many_requests("waiting", self._max_waiting, "per session")
         self._waiting += 1
@@ -170,7 +170,7 @@ class Session:
         return host, [place for _, place in found]
 
     def state_holders(self, numbers: Sequence[int]) -> dict[EnvHost, list[int]]:
-        """Group states by a host in the process that keeps them; raise if one is missing."""
+        """Return numbers by a host whose process keeps the states; raise if one is missing."""
         found = self._find_states(numbers)
         if absent := set(numbers).difference(*found.values()):
             raise no_state(min(absent))

@@ -21,7 +21,7 @@ logger = logging.getLogger("xuance_envs")
 SLOW_READER_TIMEOUT = 5.0  # seconds that a large reply may take while others wait for the budget
 MAX_PIPELINED_STARTS = 4  # per turn of the event loop; a step of another client takes five turns
 MAX_UNREAD = 8 * 2**20  # bytes of unread replies to all clients without a token
-EVICTED_FRACTION = 16  # a connection beyond the limit closes up to limit / 16 idle ones
+EVICTED_FRACTION = 16  # beyond the limit, a new connection replaces up to limit / 16 idle ones
 
 
 class ManagedConnection(Protocol):
@@ -123,7 +123,7 @@ class ConnectionManager:
                 del started[connection]
 
     def count_unread(self, connection: ManagedConnection) -> None:
-        """Count unread replies to clients without tokens; beyond a limit, disconnect the oldest."""
+        """Count unread replies to clients without tokens; above a limit, disconnect some."""
         unread = self._unread
         unread.pop(connection, None)
         if connection.has_token or not (size := connection.unread_bytes):

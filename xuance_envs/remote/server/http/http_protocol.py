@@ -41,8 +41,8 @@ MAX_UNPARSED = 64 * 2**20  # bytes of pipelined requests that all connections to
 WRITE_BUFFER = 64 * 2**10  # bytes of unread replies at which no further request starts
 TLS_WRITE = 16 * 2**10  # maximum bytes to encrypt at a time: a TLS record
 TLS_BUFFERS = 192 * 2**10  # approximate bytes below the transport if a TLS client reads nothing
-MIN_WRITE_PROGRESS = 2**20  # bytes a client must read within the write timeout, or all that remain
-_UNAWAITED = asyncio.Event()  # of complete requests: creating one for each takes a microsecond
+MIN_WRITE_PROGRESS = 2**20  # bytes to read within the write timeout, or all if fewer remain
+_UNAWAITED = asyncio.Event()  # shared by complete requests: creating one takes a microsecond
 
 # Seconds.
 DISCARD_PAUSE = 0.02  # between reads of a refused request, so that other requests are read first
@@ -190,7 +190,7 @@ class ServerConnection(HttpToolsProtocol):
         )
 
     def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
-        """Return head, size and cycle of ``data`` if it is one request whose head may repeat."""
+        """Return head, size and cycle if ``data`` is one request with a reusable parsed head."""
         cycle = self.cycle
         if type(cycle) is not RequestCycle or cycle.more_body or not cycle.keep_alive:
             return None
@@ -211,12 +211,12 @@ class ServerConnection(HttpToolsProtocol):
         self._start(self.cycle, self.app)
 
     def _feed(self, data: bytes) -> None:
-        """Parse data; if it ends within a head, count it towards the limit of a head."""
+        """Parse data, and count the bytes of an unfinished head towards the limit on heads."""
         requests = self.requests
         in_body = self.cycle is not None and self.cycle.more_body
         super().data_received(data)
         if self._in_head:
-            # After other requests, the head's start in the data is unknown: count only later data.
+            # If the data also ends an earlier request, the number of the head's bytes is unknown.
             if self.requests == requests and not in_body:
                 self._head_bytes += len(data)
             if self._head_bytes >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
@@ -332,7 +332,7 @@ class ServerConnection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is malformed, or that a check of its head has refused."""
+        """Refuse a malformed request, or one whose head failed a check."""
         self._refuse(self._refusal or RefusedError(400, "http", msg))
 
     def _refuse(self, refusal: RefusedError) -> None:

@@ -26,7 +26,7 @@ require_attributes(
 MAX_ACCEPTS = 32  # maximum connections to accept before other tasks run
 ACCEPT_PAUSE = 0.1  # seconds to wait if the process has no file descriptor for a new connection
 MAX_HANDSHAKES = 512  # in progress, before a new one replaces the oldest; each takes about 95 kB
-MAX_UNSENT = 64 * 2**10  # unsent bytes per connection in the kernel, by default megabytes
+MAX_UNSENT = 64 * 2**10  # unsent bytes per connection in the kernel, whose default is megabytes
 
 
 class ListeningServer(uvicorn.Server):
@@ -118,7 +118,7 @@ class ListeningServer(uvicorn.Server):
             asyncio.get_running_loop().call_soon(self._start_newest)
 
     def _start_newest(self) -> None:
-        """Start one handshake, which takes a millisecond; older clients may have given up."""
+        """Start the newest handshake, because clients of older ones may have given up."""
         self._starts_soon = False
         if not self.waiting:  # it was closed meanwhile
             return
