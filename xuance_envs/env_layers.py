@@ -23,7 +23,7 @@ def env_layers(env: Any) -> Iterator[Any]:
 
 
 def has_itself(layer: Any, name: str) -> bool:
-    """Return whether a layer has an attribute itself, ignoring ``__getattr__``."""
+    """Return whether a layer has an attribute of its own, ignoring ``__getattr__``."""
     # Not `vars(layer)`: on Python 3.11 it slows down every later attribute access.
     if any(name in vars(kind) for kind in type(layer).__mro__):
         return True

@@ -21,7 +21,7 @@ LONGEST_WAIT = 0.1
 """Seconds of one wait for a lock. On Windows, Ctrl-C does not interrupt such a wait."""
 
 CANCEL_TIMEOUT = 1.0
-"""Seconds that background tasks get to end after their loop was stopped."""
+"""Seconds that a stopped loop waits for its cancelled tasks to end."""
 
 Outcome = tuple[Any, BaseException | None]
 """Result of a call, or the exception that it raised."""
@@ -84,7 +84,7 @@ class EventLoop:
     def run(self, awaitable: Awaitable[Any]) -> Any:
         """Run an awaitable in the loop and wait for its result.
 
-        An earlier call whose wait was interrupted is cancelled first.
+        If the wait for an earlier awaitable was interrupted, that awaitable is cancelled first.
         """
         import asyncio
 
@@ -117,7 +117,7 @@ async def outcome_of(awaitable: Awaitable[Any]) -> Outcome:
 
 
 def value_of(value: Any, error: BaseException | None) -> Any:
-    """Return a result or raise its error; wrap errors that would look like an interrupt here."""
+    """Return the value, or raise the error (as NotAnExceptionError if it is no Exception)."""
     if error is None:
         return value
     try:

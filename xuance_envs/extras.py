@@ -32,7 +32,7 @@ LEFT_OUT_FROM = {
     **{"Box2D": 14, "mo_gymnasium": 14, "mpe2": 14},
     **{"ale_py": 15, "pettingzoo": 15, "ray": 15},
 }
-"""Minor version of Python from which a module has no wheels, so that extras omit the module."""
+"""First minor version of Python for which a module has no wheels; there, extras omit the module."""
 
 
 def missing_modules(extra: str) -> list[str]:
@@ -41,7 +41,7 @@ def missing_modules(extra: str) -> list[str]:
 
 
 def how_to_install(extra: str, *missing: str) -> str:
-    """Return the command that installs an extra, or a note if this Python lacks its modules."""
+    """Return an extra's install command, or a note that its modules do not support this Python."""
     left_out = [LEFT_OUT_FROM.get(name, 100) for name in missing]
     if missing and max(left_out) <= sys.version_info[1]:
         return f"not available for Python 3.{max(left_out)} or later"
@@ -60,7 +60,7 @@ def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
 
 
 def require_attributes(requirement: str, owner: Any, names: str) -> None:
-    """Raise ImportError if a module, or a class and its instances, lacks one of these names."""
+    """Raise ImportError unless a module, or a class or its instances, has all of these names."""
     found = set(dir(owner))
     if isinstance(owner, type):  # its methods store the attributes of instances
         methods = [each for each in vars(owner).values() if isinstance(each, FunctionType)]

@@ -14,7 +14,7 @@ EXTRAS_MARK = "# These names require extras."
 
 
 def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__``, which also provides ``__all__``, and ``__dir__`` for a package."""
+    """Return a package's ``__getattr__`` and ``__dir__``; ``__getattr__`` also has ``__all__``."""
     homes: dict[str, str] = {}
     without_extras: list[str] = []
 

@@ -104,8 +104,9 @@ def make_vec(
     Gymnasium vector environment.
 
     Args:
-        env_id: an id or ``EnvSpec`` for ``gymnasium.make``, or an Atari game's short name. If an
-            Atari game's spec differs from the registered one, the game is wrapped in ``Gym_Env``.
+        env_id: an id or ``EnvSpec`` for ``gymnasium.make``, or an Atari game's short name. An
+            Atari game given as a spec that differs from the registered one is wrapped in
+            ``Gym_Env``.
         num_envs: number of environments.
         backend: ``"dummy"`` steps the environments in this process, ``"thread"`` in threads,
             ``"subproc"`` in worker processes, ``"ray"`` on a Ray cluster. ``"native"`` uses the
@@ -150,8 +151,8 @@ def make_vec(
         EnvError: an environment could not be made (unknown id, missing library, or its own error).
         gymnasium.error.Error: the id is unknown; only with ``vectorization_mode``,
             ``backend="native"`` or ``allow_native``.
-        ImportError: Ray is missing, or a library of the environment; the latter only with
-            ``vectorization_mode`` or ``backend="native"``.
+        ImportError: Ray is missing. With ``vectorization_mode`` or ``backend="native"``, also if
+            a library of the environment is missing.
 
     Example:
         >>> from xuance_envs import make_vec
@@ -232,7 +233,7 @@ def _normalized(vec_env: VecEnv) -> VecEnv:
 def env_maker(
     env_id: str | EnvSpec, render_mode: str | None = None, **env_kwargs: Any
 ) -> partial[Any]:
-    """Return a picklable factory, which takes ``seed``, for an environment of :func:`make_vec`."""
+    """Return a picklable factory of one environment of :func:`make_vec`; it accepts ``seed``."""
     if not isinstance(env_id, str | EnvSpec):
         raise TypeError(
             f"env_id: expected an id or an EnvSpec, got {env_id!r}; for environments without an "

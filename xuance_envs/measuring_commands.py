@@ -127,15 +127,15 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive(int),
         nargs="+",
         metavar="N",
-        help="numbers of environments to measure, one after another (default: 8 64, and 8 with a "
-        "millisecond added to each step; Atari: 8)",
+        help="numbers of environments to measure, one after another (default: 8 and 64, then 8 "
+        "whose steps take a millisecond longer; for Atari games only 8)",
     )
     parser.add_argument(
         "--seconds",
         type=_positive(float),
         default=2.0,
         metavar="S",
-        help="seconds to time each backend with each number of environments (default: %(default)s)",
+        help="seconds per backend and number of environments (default: %(default)s)",
     )
     parser.add_argument(
         "--out",

@@ -1,12 +1,12 @@
 """Autotuning: find out in about a second which backend is fastest for an environment.
 
-Waking a worker costs 20 to 100 µs. Worker processes are faster if an environment's steps take long
-compared with this time, and if many environments share the cost. Environments that wait, for a
-network or an external simulator, need more processes than there are CPUs.
+Waking a worker costs 20 to 100 µs. Worker processes are faster than one process if an environment's
+steps take long compared with this time, and if many environments share the cost. Environments that
+wait, for a network or an external simulator, need more processes than there are CPUs.
 
 The step time is measured with one environment. Two figures show whether an environment computes or
-waits: its CPU time relative to wall time, and the number of times that it sleeps. On a busy
-machine, an environment that computes also gets less CPU time, but does not sleep.
+waits: its CPU time relative to wall time, and the number of times that it sleeps. A busy machine
+lowers the CPU time of an environment that computes, too, but does not make it sleep.
 
 Threads are candidates only if the caller allows them, because environments in threads share global
 state. They suit environments that wait and, in a free-threaded Python, environments that compute.
@@ -62,7 +62,7 @@ Among them, the estimates decide.
 """
 
 SIMPLER_CHOICE_TOLERANCE = 0.97
-"""Of equally fast candidates, the simplest with an estimate of at least this share of the best."""
+"""Of equally fast candidates, the simplest above this fraction of their best estimate is chosen."""
 
 
 def backend_class(name: str) -> Callable[..., VecEnv]:
@@ -261,7 +261,7 @@ def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> C
 
 @dataclass(frozen=True)
 class _Plan:
-    """Candidates to measure, with how many environments, and the reason for the choice."""
+    """Candidates to measure, the number of their environments, and the reason for the choice."""
 
     candidates: Sequence[Candidate]
     count: int
@@ -269,7 +269,7 @@ class _Plan:
 
     @classmethod
     def of(cls, estimates: Sequence[Candidate], probe: Probe, num_envs: int, others: bool) -> _Plan:
-        """Choose the candidates to measure by their estimates."""
+        """Choose candidates for measurement, according to their estimates."""
         if probe.waits and num_envs > 1:
             return cls.nothing(
                 f"a step spends only {probe.cpu_fraction:.0%} of its time on the CPU: environments "
@@ -289,7 +289,7 @@ class _Plan:
             return cls.nothing(
                 f"estimated, not measured: making an environment takes {probe.making_time:.1g} s"
             )
-        reason = "the fastest measured, or the best estimate among those within 10 % of it"
+        reason = "the best estimate among the candidates measured within 10 % of the fastest"
         if count < num_envs:
             reason += f"; measured with {counted(count, 'environment')}, because making one is slow"
         return cls(likely, count, reason)

@@ -81,7 +81,7 @@ class Probe:
 
 
 def seconds_to_make(env_fn: Callable[[], Any]) -> float:
-    """Return the seconds for making a second environment, without time for imports."""
+    """Return how long making another environment takes in seconds, without imports."""
     start = time.perf_counter()
     with DummyVecEnv([env_fn]):
         return time.perf_counter() - start

@@ -36,7 +36,7 @@ class AlreadySteppingError(VecEnvError):
 
 
 class NotSteppingError(VecEnvError):
-    """``step_wait`` was called without a pending step, or ``recv`` without a pending request.
+    """``step_wait`` was called without a pending step, or ``recv`` without a pending result.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
@@ -81,8 +81,8 @@ class WrongProcessError(VecEnvError):
     """A forked process used a vectorized environment of its parent process.
 
     Workers and servers answer only the process that created the vec env. Create a new one in
-    the forked process. A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` works in both
-    processes, because the fork copies its environments, unless these are asynchronous.
+    the forked process. A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` without
+    asynchronous environments works in both processes, because the fork copies its environments.
 
     Example:
         >>> import os

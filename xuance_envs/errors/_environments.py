@@ -64,8 +64,8 @@ class StateMismatchError(StateError):
     """A state was saved from an environment that differs from the target environment.
 
     Attributes:
-        what (str): the part that differs, such as ``"wrappers"``, ``"id"``, ``"kwargs"``, a space,
-            the ``"model"`` or the ``"ROM"``, contents of a function or class, or a library version.
+        what (str): name of the part that differs, such as ``"wrappers"``, ``"id"``, ``"kwargs"``,
+            ``"observation space"``, ``"model"``, ``"ROM"`` or ``"version of numpy"``.
         saved: the value in the saved state.
         here: the value in the environment.
 
