@@ -23,9 +23,9 @@ Moments = list[tuple[float, float]]
 
 
 def recording(env_id: str) -> Any:
-    """Make an environment that records when its group's steps begin and end.
+    """Make an environment that records when the steps of its process's group begin and end.
 
-    The group must be in the same process. All processes read the same clock.
+    All processes read the same clock.
     """
     from xuance_envs.engine.group.env_group import EnvGroup
 
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
-    """Step, and align the timestamps of the main process and the groups."""
+    """Step, and align the main process's timestamps with those of the groups."""
     functions = [partial(recording, args.env)] * args.num_envs
     with BACKENDS[args.backend].make(functions) as vec_env:
         vec_env.reset(seed=0)

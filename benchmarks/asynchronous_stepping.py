@@ -131,7 +131,7 @@ class SendRecvLoop:
         vec_env.async_reset(seed=0)
 
     def run(self, steps: int) -> float:
-        """Run until the counted environments have made ``steps`` steps on average."""
+        """Run until the counted environments' mean number of steps is ``steps``."""
         recv, send, counts = self._vec_env.recv, self._vec_env.send, self._counts
         wanted, done = steps * self.num_envs, 0
         start = perf_counter()

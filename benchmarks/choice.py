@@ -1,8 +1,7 @@
-"""Compare the choices of backend="auto" with all fixed backends.
+"""Compare the choices of backend="auto" with a fixed list of backends.
 
 For each kind of environment, the script calls autotune several times. Then it measures the chosen
-backends and the fixed backends in the same rounds. make_vec(backend="auto") uses autotune's
-choice.
+and the listed backends in the same rounds. make_vec(backend="auto") uses autotune's choice.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Judged:
-    """Choices of autotune with their durations, and the throughput of all backends."""
+    """Choices of autotune, the seconds that each call took, and the throughput of all backends."""
 
     case: Case
     choices: tuple[Autotuned, ...]

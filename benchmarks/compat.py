@@ -83,7 +83,7 @@ def native(entry: Entry) -> StepLoop:
 
 
 def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
-    """Return, for each topic, numbers of environments, implementations and the baseline."""
+    """Return each topic's numbers of environments, its implementations, and its baseline."""
     peer = {name: known.make for name, known in PEERS.items()}
     return {
         "gymnasium": (

@@ -49,7 +49,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--num-envs", type=int, nargs="+", default=[16], metavar="N")
     add("--contenders", nargs="+", choices=COUNTED, default=list(DEFAULT), metavar="NAME")
     add_peers(parser, [name for name in COUNTED if name not in DEFAULT])
-    add("--rounds", type=int, default=3, help="starts of each implementation")
+    add("--rounds", type=int, default=3, help="number of starts per implementation")
     add_outputs(parser, "footprint table")
     return parser.parse_args(argv)
 

@@ -1,4 +1,4 @@
-"""Measure double buffering with an agent that waits for an accelerator, and its upper bound."""
+"""Measure double buffering, and its upper bound, with an agent that waits for an accelerator."""
 
 from __future__ import annotations
 

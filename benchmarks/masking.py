@@ -1,4 +1,4 @@
-"""Measure MaskablePPO's rollouts by vectorized environment, and their upper bound.
+"""Measure MaskablePPO's rollouts with several vectorized environments, and the upper bound.
 
 sb3-contrib's agent reads the masks of all environments before each step. The environments have 64
 actions, compute in each step, and return masks from a method. A run with prepared steps and masks,

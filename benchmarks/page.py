@@ -60,7 +60,7 @@ MAIN = (
 class Part:
     """A run of one script.
 
-    ``table`` names the page's markers; by default the script's name and "table".
+    ``table`` is the name of the page's markers, by default ``MODULE table``.
     """
 
     module: str

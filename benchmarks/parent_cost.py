@@ -3,8 +3,8 @@
 The environments do nothing, so only the overhead of a step remains: copying the actions, waking
 the workers, waiting for their replies, and copying the results. The script counts the CPU time of
 the calling thread (time.thread_time), not wall-clock time. Spinning would count as CPU time, so
-the main process blocks instead, and falling asleep and waking up are counted. On a busy machine
-the figures are higher, because other processes evict the caches.
+the main process blocks instead; the figures include falling asleep and waking up. On a busy
+machine the figures are higher, because other processes evict the caches.
 
 Each figure is the median of the rounds, in microseconds per environment step. For comparison, a
 bare loop uses as many sleeping processes as there are workers. It writes one byte to each process,

@@ -88,7 +88,7 @@ class Costs:
     def machine_step(
         self, machines: int, workers: int, envs: int, work: float, bytes_per_env: float = 0.0
     ) -> float:
-        """Return the seconds of a step with one actor of several workers per machine.
+        """Return the seconds of a step with one actor per machine, which has several workers.
 
         A reply costs the main process ``receive``, plus ``per_worker`` for each worker.
         """

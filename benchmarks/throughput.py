@@ -93,13 +93,13 @@ def make_runners(
 
 
 def baselines(results: Results) -> list[str]:
-    """Return the baselines: the limit, and the other libraries that took part."""
+    """Return the baselines: the limit of the cores, and the other libraries that took part."""
     names = {result.name for panel in results.panels.values() for result in panel}
     return [LIMIT, *(peer.title for peer in PEERS.values() if peer.title in names)]
 
 
 def columns(results: Results) -> list[str]:
-    """Return the baselines with a column: the limit, and the usual ones if there are many."""
+    """Return the baselines with a column: all, or only the usual ones if there are many."""
     others = baselines(results)
     usual = [PEERS[name].title for name in ("gymnasium-sync", "gymnasium-async", "envpool")]
     if len(others) - 1 <= MOST_COLUMNS:

@@ -1,4 +1,4 @@
-"""Measure the duration of a training run by vectorized environment.
+"""Measure the duration of a training run with several vectorized environments.
 
 The same PPO (examples/train_ppo.py) trains on CartPole-v1 for the same number of environment
 steps. Only the vectorized environment differs; from_gymnasium converts Gymnasium's. With

@@ -1,8 +1,9 @@
-"""Measure the cost of normalizing observations and rewards per vector step.
+"""Measure the cost per vector step of normalizing observations and rewards.
 
 The script compares this package's transforms with Gymnasium's vector wrappers and
 Stable-Baselines3's VecNormalize. Each interface replays the same recorded steps, so only the
-wrapper is timed. The script also measures the throughput that remains with worker processes.
+wrapper is timed. The script also measures how much this package's transforms lower the throughput
+of worker processes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Other libraries, each with a small adapter that imports the library on first use.
 
 All but EnvPool step the same ``gymnasium.make`` environments; EnvPool has its own in C++. Every
-library runs with its defaults. This favors Gymnasium and EnvPool: by default, their call after an
-episode's end only resets, and it counts as a step. Tianshou's users reset ended environments
-themselves, so the adapter resets them within the step, in one call. If a library's requirements
-conflict with those of this package, the library runs in its own virtual environment and process.
-This process measures the time: see :mod:`benchmarks.peers.elsewhere`.
+library runs with its defaults. This favors Gymnasium and EnvPool: after an episode's end, their
+next step only resets the environment, but counts as a step. Tianshou's users reset ended
+environments themselves, so the adapter resets them within the step, in one call. If a library's
+requirements conflict with those of this package, the library runs in its own virtual environment
+and process. This process measures the time: see :mod:`benchmarks.peers.elsewhere`.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class Cheap(ParallelEnv):
 def make(world: str) -> Any:
     """Create an environment by its name in the benchmark.
 
-    ``"spread"`` has no state, because a state computes all observations again, and only some
-    implementations support states. In ``"states"``, these and the bare loops compute states.
+    ``"states"`` is ``"spread"`` with a state, which only some implementations support, and which
+    computes all observations again.
     """
     if world in ("spread", "states"):
         for package in ("mpe2", "pettingzoo.mpe"):

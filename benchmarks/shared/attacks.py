@@ -28,7 +28,7 @@ BODY = 16 * 2**20
 
 
 class Effect(NamedTuple):
-    """Longest ``/healthz`` and step of other clients in seconds, and the server's growth in MiB."""
+    """Longest seconds of other clients' ``/healthz`` and steps, and MiB of the server's growth."""
 
     health: float
     step: float
@@ -227,7 +227,7 @@ def watched_health(url: str, cafile: str | None = None) -> Iterator[list[float]]
     """Request ``/healthz`` and steps of a small session continuously, from a separate process.
 
     The session belongs to the token ``other``, which a server with tokens must accept. At the end,
-    the yielded list receives the longest delay of both in seconds.
+    the yielded list receives the longest delay of each in seconds.
     """
     context = get_context("forkserver")  # the next process need not import all this again
     context.set_forkserver_preload([__name__])

@@ -61,7 +61,7 @@ class Loop(Protocol):
 
 
 LoopMaker = Callable[[str, int, int, int], Loop]
-"""Creates a loop over environments low to high - 1, from id, number of environments, low, high."""
+"""Function of (id, number of environments, low, high): a loop over environments low to high - 1."""
 
 
 def bare_loop(env_id: str, num_envs: int, low: int, high: int) -> BareLoop:
