@@ -81,7 +81,7 @@ class Probe:
 
 
 def seconds_to_make(env_fn: Callable[[], Any]) -> float:
-    """Return how long making another environment takes in seconds, without imports."""
+    """Return the seconds for making one more environment, without imports."""
     start = time.perf_counter()
     with DummyVecEnv([env_fn]):
         return time.perf_counter() - start

@@ -65,7 +65,7 @@ class StateMismatchError(StateError):
 
     Attributes:
         what (str): name of the part that differs, such as ``"wrappers"``, ``"id"``, ``"kwargs"``,
-            ``"observation space"``, ``"model"``, ``"ROM"`` or ``"version of numpy"``.
+            ``"observation space"``, ``"model"``, ``"ROM"`` or ``"version of mujoco"``.
         saved: the value in the saved state.
         here: the value in the environment.
 

@@ -74,7 +74,6 @@ class Batch:
         return slice(None) if self.envs is None else self.envs
 
     def envs_of_rows(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the environments of some rows."""
         return rows if self.envs is None else self.envs[rows]
 
     @property
@@ -157,13 +156,11 @@ class RawResults:
         self._source: VecEnv | None = None
 
     def record_step(self, batch: Batch) -> None:
-        """Store the results of a step or ``recv``."""
         self.rewards, self._source, self.lost = batch.rewards.copy(), batch.source, None
         if self.keep:
             self.observations = copy_of(batch.obs)
 
     def record_observations(self, obs: Any) -> None:
-        """Store observations if ``keep`` is set."""
         if self.keep:
             self.observations = copy_of(obs)
 

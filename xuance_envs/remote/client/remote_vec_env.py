@@ -39,8 +39,8 @@ class RemoteVecEnv(GroupedVecEnv):
     It has the interface of :class:`~xuance_envs.vector_envs.vector_env.VecEnv` and sends one
     request per step. Infos, arguments and results may contain numbers, strings, bytes, arrays and
     collections of these. ``call``, ``get_attr`` and ``set_attr`` accept only names that the
-    server's operator allows. The ``__cause__`` of an :class:`~xuance_envs.errors.EnvError` is the
-    environment's exception if its class is builtin, and None otherwise.
+    server's operator allows. The ``__cause__`` of an :class:`~xuance_envs.errors.EnvError` is set
+    only if the environment raised a builtin exception.
 
     ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected,
     or the session or the worker process ends. Only the object that saved a state can load it.

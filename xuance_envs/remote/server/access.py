@@ -208,7 +208,7 @@ def _owner_of_token(token: str) -> Owner:
 class Permissions:
     """Names that clients may use, and data that they receive.
 
-    The server refuses requests with other names, with status 403.
+    The server refuses other names with status 403.
 
     Attributes:
         calls: methods that clients may call.

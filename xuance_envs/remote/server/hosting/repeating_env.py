@@ -226,7 +226,6 @@ class RepeatingEnv(ObjectCounter):
 
 @cache  # once per process
 def _limit_process(memory_limit: int | None) -> None:
-    """Limit the worker's memory and priority, to protect the server."""
     system.lower_priority()  # the server and its clients take precedence
     system.kill_first_without_memory()
     if memory_limit is not None:

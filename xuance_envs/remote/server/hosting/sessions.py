@@ -170,7 +170,7 @@ class Session:
         return host, [place for _, place in found]
 
     def state_holders(self, numbers: Sequence[int]) -> dict[EnvHost, list[int]]:
-        """Return numbers by a host whose process keeps the states; raise if one is missing."""
+        """Group the states' numbers by host; raise if no process keeps one of them."""
         found = self._find_states(numbers)
         if absent := set(numbers).difference(*found.values()):
             raise no_state(min(absent))

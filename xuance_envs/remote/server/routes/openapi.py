@@ -55,7 +55,7 @@ def add_document(
     root_path: str,
     check: Callable[[Request], Any],
 ) -> Reply:
-    """Add a route that checks requests and replies with the OpenAPI document; return the reply."""
+    """Add a route for the OpenAPI document, which ``check`` may refuse; return its reply."""
     document = app.openapi()
     components = document.setdefault("components", {})
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
