@@ -224,7 +224,6 @@ def measure_size(
 
 
 def record(topic: str, result: Throughput, base: Throughput | None) -> dict[str, Any]:
-    """Return one row of the results."""
     return {
         "topic": topic,
         "contender": result.name,

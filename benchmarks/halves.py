@@ -87,7 +87,6 @@ class BareLoop:
         self._halves = [pipes[k : k + size] for k in range(0, args.workers, size)]
 
     def run(self, steps: int) -> float:
-        """Run, as :class:`~xuance_envs.measure.Runner` specifies."""
         start = time.perf_counter()
         for half in self._halves:
             self._send(half)

@@ -171,7 +171,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def record(result: Throughput, rollouts: Rollouts, theirs: Throughput) -> dict[str, Any]:
-    """Return one row of the results."""
     return {
         "contender": result.name,
         "steps_per_second": result.median,

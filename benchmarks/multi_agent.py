@@ -67,7 +67,6 @@ class Loop:
         self._states = [env.state for env in self._envs] if world == "states" else []
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; return the seconds."""
         envs, count = self._envs, self._count
         batches = itertools.islice(self._actions, steps)
         start = time.perf_counter()
@@ -106,7 +105,6 @@ class Steps:
         envs.reset()
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; return the seconds."""
         step = self._envs.step
         batches = itertools.islice(self._actions, steps)
         start = time.perf_counter()
@@ -226,7 +224,6 @@ def elsewhere(peer: str, entry: Entry) -> OtherPython:
 
 
 def record(world: str, result: Throughput, measured: Mapping[str, Throughput]) -> dict[str, Any]:
-    """Return one row of the results."""
     xuance = measured.get(PEERS["xuance-subproc"])
     return {
         "world": world,

@@ -46,7 +46,6 @@ TARGET = 0.3
 
 
 def step_all(vec_env: VecEnv, actions: Any, steps: int) -> None:
-    """Step all environments ``steps`` times."""
     for _ in range(steps):
         vec_env.step(actions)
 

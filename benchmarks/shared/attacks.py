@@ -28,7 +28,7 @@ BODY = 16 * 2**20
 
 
 class Effect(NamedTuple):
-    """Longest seconds of other clients' ``/healthz`` and steps, and MiB of the server's growth."""
+    """Other clients' longest ``/healthz`` and step in seconds; the server's growth in MiB."""
 
     health: float
     step: float

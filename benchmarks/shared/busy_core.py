@@ -49,13 +49,11 @@ class BusyCore:
             self._at_work.clear()
 
     def cpu_seconds(self) -> float:
-        """Return its CPU time since the start."""
         with open(f"/proc/{self._process.pid}/stat", encoding="ascii") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        """Stop the process."""
         self._process.kill()
         self._process.join()
         self._process.close()
@@ -74,7 +72,6 @@ class Disturbed:
         self._busy = busy
 
     def run(self, steps: int) -> float:
-        """Run the wrapped runner."""
         with self._busy.at_work():
             used, start = self._busy.cpu_seconds(), time.perf_counter()
             seconds = self._runner.run(steps)

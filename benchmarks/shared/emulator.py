@@ -38,7 +38,6 @@ class EmulatorLoop:
         self._screens = np.empty((2, height, width), np.uint8)
 
     def run(self, steps: int) -> float:
-        """Step every game ``steps`` times; return the seconds."""
         calls = [
             (ale.act, ale.getScreenGrayscale, ale.game_over, ale.lives, index)
             for index, ale in enumerate(self._emulators)

@@ -53,7 +53,7 @@ def look() -> Look:
 def wait_until_quiet(
     seconds: float, say: Callable[[str], None], looking: Callable[[], Look] = look
 ) -> tuple[Look, float]:
-    """Wait until the machine is idle, or time is over; return the last check and the seconds."""
+    """Wait for an idle machine, for a limited time; return the last check and seconds waited."""
     start, waited = time.monotonic(), 0.0
     seen = looking()
     while not seen.quiet and waited < seconds:

@@ -34,7 +34,6 @@ class BareLoop:
             env.reset(seed=index)
 
     def run(self, steps: int) -> float:
-        """Step every environment ``steps`` times; return the seconds."""
         methods = [(env.step, env.reset) for env in self._envs]
         rows = itertools.islice(self._actions, steps)
         start = time.perf_counter()

@@ -82,5 +82,4 @@ class Sampling:
         return (perf_counter() - start) * steps / (deliveries * self._steps)
 
     def close(self) -> None:
-        """Stop the actors."""
         self._group.stop()
