@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = begin()
     rows = measure_anatomy(args)
     print(f"\n{args.num_envs} × {args.env}, {BACKENDS[args.backend].title}, µs per vector step\n")
-    header = ("part", "10 %", "median", "90 %")
+    header = ("part", "p10", "median", "p90")
     table = [[part, *(f"{value * 1e6:.1f}" for value in deciles(v))] for part, v in rows.items()]
     text = markdown_table(header, table)
     print(text)

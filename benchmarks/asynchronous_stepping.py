@@ -190,7 +190,7 @@ def measure_slow(args: argparse.Namespace) -> Part:
     part = Part(
         f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms per step, without and "
         f"with a slow environment that sleeps {SLOW_SECONDS * 1e3:g} ms; in_series=1. "
-        f"Only the steps of these {len(others)} count"
+        f"Only the steps of the {len(others)} fast ones count"
     )
     receive = f"send, recv({half})"
     without = f"{receive}, without the slow one"
@@ -235,7 +235,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
     count = args.unequal_envs
     functions = [partial(Gym_Env, "CartPole-v1")] * count
     actions = sample_actions(IdleEnv.action_space, count)
-    part = Part(f"{count} × CartPole-v1, idle and with one core half busy")
+    part = Part(f"{count} × CartPole-v1, on an idle machine and with one core half busy")
     with ExitStack() as stack:
         busy = BusyCore()
         stack.callback(busy.close)
@@ -249,7 +249,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
         beside = {f"{name}, half busy": Disturbed(each, busy) for name, each in alone.items()}
         part.measured = timed(args, "unequal", alone | beside, part)
         share = float(np.mean([each.share for each in beside.values()]))
-    part.notes.append(f"The process that kept a core busy got {share:.0%} of this core.")
+    part.notes.append(f"In the rows 'half busy', another process used {share:.0%} of one core.")
     pairs = zip(beside, alone, strict=True)
     part.ratios["× idle"] = {
         name: part.measured[name].relative_to(part.measured[other]) for name, other in pairs

@@ -71,7 +71,7 @@ def measure_memory(args: argparse.Namespace, backend_name: str) -> list[dict[str
     before = children()
     with make_ours(backend, "gym_env", args.env, args.num_envs) as vec_env:
         actions = cycle(sample_actions(vec_env.action_space, args.num_envs))
-        processes = {"this process": os.getpid()}
+        processes = {"main process": os.getpid()}
         workers = [pid for pid in sorted(children() - before) if not is_resource_tracker(pid)]
         processes |= {f"worker {index}": pid for index, pid in enumerate(workers)}
         calls = max(1, args.steps // args.num_envs // args.samples)

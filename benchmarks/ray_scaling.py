@@ -42,7 +42,7 @@ HEADER = ("work", "implementation", "steps/s", "× next row")
 OURS = "RayVecEnv_Gym, 2 actors"
 MACHINE = "RayVecEnv_Gym, one actor with 2 workers"
 NODES = "RayVecEnv_Gym, one actor on each of 2 single-core nodes"
-NODES_APART = f"{NODES}, with a worker process"
+NODES_APART = f"{NODES}, each with a worker process"
 PROCESSES = "SubprocVecEnv_Gym, 2 workers"
 COLLECTORS = "RayRolloutCollector, 2 collectors"
 IMAGE = 84 * 84 * 4
@@ -528,7 +528,7 @@ def cost_rows(costs: Costs) -> list[list[str]]:
 
 def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return the model's predictions for a cluster."""
-    header = ("work per core", "form", "step, ms", "env steps/s", "× cores", "main process, MB/s")
+    header = ("work per core", "setup", "step, ms", "env steps/s", "× cores", "main process, MB/s")
     there = replace(costs, per_byte=max(costs.per_byte, 1 / NETWORK))
     rows = []
     for envs, work, bytes_per_env in (

@@ -106,7 +106,7 @@ def measure_attacks(env_id: str, times: int) -> dict[str, Effect]:
     """Return the effects of each attack with the default limits; the first one is no attack."""
 
     def usual(attacker: Attacker) -> dict[str, Callable[[], object]]:
-        return {"nothing": lambda: time.sleep(0.3), **attacker.attacks}
+        return {"none": lambda: time.sleep(0.3), **attacker.attacks}
 
     with served(env_id, "--allow-option", "a") as (url, pid):
         found = effects(url, pid, times, usual)

@@ -89,7 +89,7 @@ def crossing_table(crossings: dict[str, float | None], most: float) -> str:
         [pair, f"not up to {most:g} µs" if found is None else f"{found:,.0f} µs"]
         for pair, found in crossings.items()
     ]
-    return markdown_table(["workers and one process", "workers faster from"], rows)
+    return markdown_table(["compared", "step duration from which workers are faster"], rows)
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def test_memory_over_time_has_a_row_for_each_process(tmp_path: Path) -> None:
     short = ("--num-envs", "2", "--steps", "400", "--samples", "5", "--backends", "subproc")
     answer = run_script("memory", tmp_path, *short)
     names = [row["process"] for row in answer.record["results"]]
-    assert names[:2] == ["this process", "worker 0"]
+    assert names[:2] == ["main process", "worker 0"]
     assert all(len(row["mib"]) == 5 for row in answer.record["results"])
 
 

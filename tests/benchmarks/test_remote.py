@@ -45,6 +45,6 @@ def test_the_effects_of_an_attack_are_measured() -> None:
 def test_each_attack_is_in_the_record(tmp_path: Path) -> None:
     attacks = run(tmp_path, attacks=1).record["results"]["attacks"]
     assert all(each["health"] > 0 and each["step"] > 0 for each in attacks.values())
-    names = {"nothing", "64,000 texts of 30 KB", "16 states of 60 MiB, beyond the limit"}
+    names = {"none", "64,000 texts of 30 KB", "16 states of 60 MiB, beyond the limit"}
     assert names < attacks.keys()
     assert max(each["growth"] for name, each in attacks.items() if "states" in name) < 100
