@@ -1,4 +1,4 @@
-"""Exploration of a sparse-reward environment by branching: clone the environments in new states.
+"""Exploration of a sparse-reward environment by branching: copy environments with rare states.
 
     python examples/branching.py
     python examples/branching.py --num-envs 64 --seconds 30 --out branching.png

@@ -107,7 +107,7 @@ def main() -> None:
             seconds = time.perf_counter() - start
         server.shutdown()
     rate = args.num_envs * args.steps / seconds
-    print(f"{games} numbers guessed; {rate:,.0f} answers/s instead of {1 / SECONDS:,.0f} in series")
+    print(f"{games} numbers guessed; {rate:,.0f} answers/s ({1 / SECONDS:,.0f} one by one)")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def places(obs: NDArray[np.int32]) -> NDArray[np.float32]:
 
 
 def make_envs(num_envs: int, time_weight: float) -> VecEnv:
-    """Create environments whose reward is ``treasure - time_weight`` per step, normalized."""
+    """Create environments with one-hot states and normalized rewards ``treasure - time_weight``."""
     envs: VecEnv = DummyVecEnv([partial(mo_gymnasium.make, ENV)] * num_envs)
     envs = transforms.EpisodeStatistics(envs)  # records vector returns, before all other transforms
     envs = transforms.ScalarizeRewards(envs, [1.0, time_weight])
@@ -46,7 +46,7 @@ def make_envs(num_envs: int, time_weight: float) -> VecEnv:
 
 
 def learn(time_weight: float, steps: int, num_envs: int, seed: int) -> NDArray[np.float64]:
-    """Train a policy; return its mean treasure and negative time in 100 or more test episodes."""
+    """Train a policy; return the mean ``(treasure, -steps)`` of at least 100 test episodes."""
     torch.manual_seed(seed)
     envs = make_envs(num_envs, time_weight)
     agent = Agent(envs.obs_shape, envs.action_space)

@@ -5,10 +5,10 @@
     python examples/pipelined.py --num-envs 16 --work 500 --think 250 --sleep
     python examples/pipelined.py --device cuda
 
-In a synchronous loop, the policy and the environments wait for each other. With
-`RolloutCollector(..., halves=2)` the halves alternate. If there are enough cores, a step of one
-half then takes, on average, at most as long as the slower of its policy call and its environments.
-`halves="auto"` measures both variants in at most the first 128 steps.
+With `RolloutCollector(..., halves=2)` the halves alternate. With enough cores, a step of all
+environments then takes at most twice the larger of two times: the time of the policy for one half,
+and the time in which one half steps alone. `halves="auto"` measures both variants during the first
+128 steps or fewer.
 
 The speedup is largest if the policy does not use the CPU, like a policy on a GPU or one that sleeps
 (`--sleep`). A policy on the CPU takes a core from the environments, and two half batches cost more
@@ -42,7 +42,7 @@ HALVES: tuple[int | str, ...] = (1, 2, "auto")
 
 
 def make_envs(env_fn: Callable[[], Any], num_envs: int, workers: int) -> VecEnv:
-    """Create `workers` workers per half; with one per core, each half uses all cores."""
+    """Create environments; with as many workers per half as cores, each half uses all cores."""
     return SubprocVecEnv([env_fn] * num_envs, in_series=num_envs // (2 * workers), copy=False)
 
 
@@ -59,8 +59,8 @@ class Policy:
 
     Args:
         env: provides the spaces; the action space must be a Discrete or a Box.
-        batch: the batch size for which `seconds` holds.
-        seconds: the time for one batch.
+        batch: the number of states in a batch.
+        seconds: the time for a batch of this size.
         device: the device of the network.
         sleeps: True to use a small network and sleep for the rest of the time, like a policy on a
             different machine; False to use a network that is large enough to take this time.

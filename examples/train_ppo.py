@@ -87,7 +87,7 @@ def image_body(channels: int) -> nn.Module:
 
 
 class Agent(nn.Module):
-    """A policy and a value function, which share a body only for images."""
+    """A policy and a value function; for images, they share all layers but the last."""
 
     def __init__(
         self, state_shape: tuple[int, ...], action_space: gymnasium.Space[Any], scales: bool = False
@@ -159,8 +159,8 @@ def train(
 ) -> Iterator[None]:
     """Train endlessly; each iteration collects one rollout and makes one update.
 
-    Collectors on a cluster collect the next rollout during the update, unless ``pauses`` returns
-    True for the number of the update.
+    Collectors on a cluster collect the next rollout during update ``number``, unless
+    ``pauses(number)`` is True.
     """
     optimizer = optimizer or optimizer_for(agent, settings)
     for number in count(1):
@@ -209,7 +209,7 @@ def update(
 
 
 def save(path: str, agent: Agent, envs: VecEnv) -> None:
-    """Save an agent with its normalization statistics, without which it does not work."""
+    """Save an agent with its normalization statistics: it cannot act well without them."""
     scale = envs.state_dict() if isinstance(envs, transforms.Transform) else {}
     torch.save({"agent": agent.state_dict(), "scale": scale}, path)
 
