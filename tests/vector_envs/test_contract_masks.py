@@ -200,7 +200,7 @@ def test_a_mask_of_another_length_names_its_environment(make_either, answer):
     envs = make_either([MaskedEnv, MaskedEnv, partial(AnswersWith, answer)])
     envs.reset()
     with pytest.raises(
-        EnvError, match=r"environment 2 .*invalid action mask: expected 6 entries, got"
+        EnvError, match=r"environment 2 .*mask: expected 6 entries, all bools or numbers, got"
     ):
         envs.action_masks()
     envs.step([0] * 3)
@@ -215,7 +215,9 @@ def test_a_mask_of_another_length_in_an_info_names_its_environment(make):
 
     envs = make([partial(Short, number=i) for i in range(5)])
     envs.reset()
-    with pytest.raises(EnvError, match=r"environment 4 .*expected 6 entries, got an array of shap"):
+    with pytest.raises(
+        EnvError, match=r"environment 4 .*expected 6 entries, .* got an array of shap"
+    ):
         envs.action_masks()
     envs.step([0] * 5)
 

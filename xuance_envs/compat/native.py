@@ -218,10 +218,10 @@ class NativeDriver(LocalDriver):
             self._score_vectors = ArrayKind(self._scores.dtype, self._scores.shape[1:])
         kind = self._score_vectors or NUMBER_KINDS[float]
         if not self._infos.write("episode_score", kind, 0.0):
-            length = arrays.rewards.shape[1]
+            most = arrays.infos.bytes.shape[1] // self._scores.itemsize
             raise ValueError(
-                "vector_env: expected reward vectors small enough for the info episode_score, got "
-                f"{length} components"
+                f"vector_env: expected rewards of at most {most} components, which the info "
+                f"episode_score can store, got {arrays.rewards.shape[1]}"
             )
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])

@@ -78,4 +78,4 @@ def pickled_functions(functions: Sequence[Callable[..., Any]], lo: int, hint: st
                     f"env_fns[{lo + i}] cannot be sent to a worker process, because it "
                     f"cannot be pickled: {own_error}{hint}"
                 ) from own_error
-        raise TypeError(f"env_fns cannot be pickled: {error}") from error
+        raise TypeError(f"env_fns cannot be pickled: {error}{hint}") from error

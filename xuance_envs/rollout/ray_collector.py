@@ -362,7 +362,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
         parts = loop_state.parts(self._split)
         try:
             self._actors.call_all("load", "load_state_dict", parts)
-        except Exception:
+        except BaseException:
             self._actors.call_all("load", "load_state_dict", before)
             raise
         self.t_states = self._joiner.states([part.states for part in parts], 0)

@@ -55,8 +55,8 @@ def store_mask(rows: SpaceRows, i: int, mask: Any) -> None:
         array = value if type(value) is np.ndarray else _array_of(value)
         if array is None or array.size != part.shape[1] or array.dtype.kind not in "biuf":
             raise BadValueError(
-                f"invalid action mask{leaf.path}: expected {part.shape[1]} entries, got "
-                f"{describe(value)}"
+                f"invalid action mask{leaf.path}: expected {part.shape[1]} entries, all bools or "
+                f"numbers, got {describe(value)}"
             )
         part[i] = array if array.ndim == 1 else array.ravel()
 
