@@ -178,8 +178,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             ("environments", "requests", "bytes sent", "bytes received"), traffic
         ),
         "Costs of a step": markdown_table(("cost", "value"), cost_rows(costs)),
-        f"Model check, {args.model_envs} environments of 4 ms per actor": markdown_table(
-            check_header, checks
+        f"Model check for environments that sleep 4 ms per step, {args.model_envs} per actor": (
+            markdown_table(check_header, checks)
         ),
         f"Predictions for {CORES:,} cores on {MACHINES} machines": markdown_table(
             *read_out(costs), words=2
@@ -519,8 +519,8 @@ def cost_rows(costs: Costs) -> list[list[str]]:
         ["main process, per request", f"{costs.send * 1e6:.0f} µs"],
         ["main process, per reply", f"{costs.receive * 1e6:.0f} µs"],
         ["latency of a reply", f"{costs.latency * 1e6:.0f} µs"],
-        ["latency of a reply, one actor per machine", f"{costs.machine_latency * 1e6:.0f} µs"],
-        ["main process, per worker, one actor per machine", f"{costs.per_worker * 1e6:.1f} µs"],
+        ["latency of a reply (one actor per machine)", f"{costs.machine_latency * 1e6:.0f} µs"],
+        ["main process, per worker (one actor per machine)", f"{costs.per_worker * 1e6:.1f} µs"],
         ["overhead per environment step", f"{costs.per_env * 1e6:.1f} µs"],
         ["per MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],
     ]
