@@ -148,7 +148,7 @@ class ALEActionRecorder:
 
     @classmethod
     def attach(cls, env: Any) -> None:
-        """Attach a recorder, unless the environment has one or actions are not sticky."""
+        """Attach a recorder if actions are sticky and none is attached."""
         sticky = env.ale.getFloat("repeat_action_probability") > 0
         if sticky and not hasattr(env, REQUESTED_ATTRIBUTE):
             cls(env)

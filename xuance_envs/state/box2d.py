@@ -97,7 +97,7 @@ def _load(env: Any, value: Any, _: Any) -> None:
     if episode_start is None:
         recorder.episode_start, recorder.actions = None, []
     else:
-        # The public properties create a missing generator and reset its seed.
+        # Assigning the public `np_random` would set the seed to -1.
         env._np_random, env._np_random_seed, seed, options = episode_start
         env.reset(seed=seed, options=options)
         for action in actions:

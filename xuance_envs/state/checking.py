@@ -66,7 +66,7 @@ VERIFIED_STEPS = 32
 
 
 def verify_saving(make: Callable[[], Any], index: int) -> str:
-    """Check saving with two new environments; return a warning if they raise, else ``""``."""
+    """Check saving with two new environments; return a warning, or ``""``."""
     made: list[Any] = []
     checking = False
     try:

@@ -29,8 +29,7 @@ class EnvStates:
 
     Args:
         envs: state of each environment.
-        facts: description of the environment and its library versions, for each ``digest`` in
-            ``envs``.
+        facts: descriptions of environments and their library versions, by the states' ``digest``.
         shared: values that :meth:`adding` stored for all environments together, by name.
         trusted: True if the states may name classes of any module.
 
@@ -101,7 +100,7 @@ class EnvStates:
     def from_groups(
         cls, saved: Sequence[tuple[bytes, bytes, bool]], facts: Mapping[bytes, bytes]
     ) -> EnvStates:
-        """Build states from the environments that the groups of workers saved.
+        """Build states from the results of all workers.
 
         Args:
             saved: for each environment, its state, the digest of its description, and True if a

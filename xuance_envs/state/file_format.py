@@ -123,7 +123,9 @@ def read(data: bytes, trusted: bool) -> Contents:
             raise ValueError(f"expected parts of {len(raw)} bytes in total, got {place}")
         unknown = {env.digest.hex() for env in envs if env.digest not in facts}
         if unknown:
-            raise ValueError(f"its header does not describe the environments {sorted(unknown)}")
+            raise ValueError(
+                f"expected descriptions of all environments, got none for digests {sorted(unknown)}"
+            )
     except StateError:
         raise
     except Exception as error:

@@ -126,7 +126,7 @@ def subspaces(space: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Replace the objects in an argument by class names, except data and functions."""
+    """Replace objects in an argument that are neither data nor functions by class names."""
     kind = type(value)
     if kind is dict:
         return {str(key): _plain(item) for key, item in value.items()}

@@ -27,8 +27,8 @@ Load = Callable[[Any, Any], None]
 class Handler:
     """Functions that save and restore the state of one kind of object.
 
-    Each function takes the object first. Some also take the owner, as the last argument: the layer
-    that holds the object as an attribute, or the object itself if it is a layer.
+    Each function takes the object first. Some take its owner last: the layer that holds the object
+    as an attribute, or the object itself if it is a layer.
 
     Args:
         save: returns the state; takes the owner.

@@ -44,7 +44,7 @@ class Layer:
     def replace(
         self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
     ) -> None:
-        """Set the attributes ``values``; delete all except these, ``kept`` and ``others``."""
+        """Set the attributes ``values``; delete attributes that no argument names."""
         own = self.attributes
         if not self.slots:
             before = len(own)

@@ -210,7 +210,7 @@ class _Data:
         if (struct.nbuffer, struct.narena, struct.time) != (data.nbuffer, data.narena, data.time):
             raise unknown_layout("MjData")
         pointers: list[int] = []
-        # Address and size of each stretch of numbers between pointers and other fields.
+        # Address and size of each stretch of adjacent fields that are saved as numbers.
         stretches: list[tuple[int, int]] = []
         for name, type_ in layouts().fields("mjData"):
             field = getattr(kind, name)

@@ -80,7 +80,7 @@ class StatePickler(pickle.Pickler):
         self._plan = plan
         # Ids of the objects that `_reduce_completely` is reducing.
         self._tried: set[int] = set()
-        # Each tried attribute, and True if it can be saved, by the attribute's id.
+        # By an attribute's id: the attribute, and True if it can be saved.
         self._can_be_saved: dict[int, tuple[Any, bool]] = {}
         # Tensors' memory that is saved: first address, end, owner.
         self._memory: list[tuple[int, int, Any]] = []
@@ -163,7 +163,7 @@ class StatePickler(pickle.Pickler):
         if found is None:
             pickler = StatePickler(io.BytesIO(), self._plan)
             pickler._tried, pickler._can_be_saved = self._tried, self._can_be_saved
-            is_saved = False  # then the owner must recreate it
+            is_saved = False  # the owner must recreate an unsaved value
             with suppress(Exception):
                 pickler.dump(value)
                 is_saved = True

@@ -72,7 +72,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the argument, a closure cell that is not held by functions only."""
+    """Return the argument, a closure cell that an object other than a function holds."""
     return value
 
 

@@ -107,7 +107,7 @@ class Target:
         made.__dict__ = attributes
 
     def with_links(self, made: Any, content: tuple[Any, tuple[Any, ...]]) -> None:
-        """Set the attributes of a new exception, its cause and context; trusted states only."""
+        """Set a new exception's attributes, cause and context; trusted states only."""
         self.with_attributes(made, content[0] or {})
         made.__cause__, made.__context__, made.__suppress_context__ = content[1]
 
@@ -274,7 +274,7 @@ def _class_of(module: str, name: str) -> Any:
 
 
 class _Placeholder:
-    """Inert stand-in for a part of the target environment, which cannot be called."""
+    """Inert stand-in for a part of the target environment; it cannot be called."""
 
     __slots__ = ()
 

@@ -101,7 +101,7 @@ def check_safe(data: bytes) -> None:
 
 
 def _without_gauss(bits: Any, *_: Any) -> Any:
-    """Return a RandomState without the cached normal number of the saved one."""
+    """Return a RandomState without a cached normal number."""
     return rebuild.random_state_on(bits, 0, 0.0)
 
 

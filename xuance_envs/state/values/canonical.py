@@ -1,4 +1,4 @@
-"""Comparison of values by content and by sharing, with the same result in every process.
+"""Comparison of values by content and shared references, with the same result in every process.
 
 Sets are compared regardless of their order, functions by their code, and classes by their names.
 """

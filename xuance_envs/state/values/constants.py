@@ -46,7 +46,7 @@ class Constants:
         self._reached: dict[frozenset[Any], tuple[list[Any], list[tuple[Any, str]]]] = {}
 
     def _reach(self, own: Mapping[Any, None]) -> tuple[list[Any], list[tuple[Any, str]]]:
-        """Return other classes that the code uses, and (function, variable) for assignments."""
+        """Return other classes in use, and pairs of a function and a variable that it assigns."""
         found = self._reached.get(frozenset(own))
         if found is not None:
             return found

@@ -49,7 +49,7 @@ def full_name(value: Any) -> str:
 
 
 def named_in_module(value: Any) -> bool:
-    """Return True if looking up its module and qualified name finds this function or class."""
+    """Return whether a function or class is found by its own module and qualified name."""
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     return find_named(getattr(value, "__module__", None), name) is value
 

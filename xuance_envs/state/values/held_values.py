@@ -82,7 +82,7 @@ class Walk:
                     kept.paths.append(path)
             elif id(value) not in self._seen:
                 self._visit(value, kind, path)
-        self._seen.clear()  # its references would be counted later
+        self._seen.clear()  # it would raise later reference counts
 
     def _visit(self, value: Any, kind: Any, path: Path) -> None:
         handler = handler_for(value)

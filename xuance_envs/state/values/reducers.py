@@ -40,7 +40,7 @@ def reduction(value: Any) -> Any:
 
 @functools.cache
 def _inherited(kind: Any) -> Any:
-    """Return the reducer for subclasses whose own pickles are incomplete."""
+    """Return the reducer of a class that ``REDUCERS`` does not list, or None."""
     if issubclass(kind, random.Random):
         return _reduce_random_subclass
     if issubclass(kind, np.ndarray):
@@ -54,7 +54,7 @@ def _inherited(kind: Any) -> Any:
     if issubclass(kind, BaseException) and not overrides_pickling(kind):
         return _reduce_exception
     pickles = getattr(kind, "__getstate__", None)
-    if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # calls __init__ instead
+    if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # it saves only arguments
         return _reduce_ez_pickle
     return BY_NAME.get(class_name(kind))
 
@@ -84,7 +84,7 @@ def hidden_attributes(value: Any) -> dict[str, Any]:
 
 
 def incomplete(kind: Any) -> bool:
-    """Return whether a class inherits a reducer because its default pickles lose state."""
+    """Return whether a class that ``REDUCERS`` does not list needs a reducer."""
     return _inherited(kind) is not None
 
 
@@ -98,7 +98,7 @@ ONE_HOLDER = dict_holders(logging.Filter())
 
 
 def reduce_with_dict(value: Any) -> Any:
-    """Reduce an object whose ``__dict__`` other values hold, such as an attribute dict."""
+    """Reduce an object whose ``__dict__`` other values hold, or that is its own ``__dict__``."""
     reduced = reduction(value)
     make, arguments, state, items, pairs = [*reduced, None, None, None][:5]
     attributes = value.__dict__
