@@ -27,7 +27,7 @@ def generalized_advantages(
             with its own advantages.
         values: values of the states before each step, in the shape of ``rewards``.
         terminated: ``(T, N)`` bool.
-        ended: ``(T, N)`` bool: the last steps of segments, including the whole last row.
+        ended: ``(T, N)`` bool: True at the last step of each segment; the last row is all True.
         end_values: values of the last states of the E segments, ``(E,)`` or ``(E, k)``, ordered by
             environment, then by time.
         gamma: discount factor per step, from 0 to 1.

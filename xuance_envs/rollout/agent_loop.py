@@ -210,7 +210,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
     def _record_step(
         self, first: int, row: StateSlot, step: LoopStep
     ) -> tuple[list[Any], list[int]]:
-        """Record a step of some environments in statistics and states."""
+        """Add a step to the statistics; write the states for the next step into ``row``."""
         scores = self._scores_of(step)
         self.statistics.add_step(scores, first)
         self.global_steps += len(scores)

@@ -41,8 +41,8 @@ class Agent(Protocol):
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
-                The n states are those of all environments, of one half (``halves=2``), or in
-                ``advantages`` all ``end_states``.
+                Rollouts pass the states of all environments, or of one half with ``halves=2``.
+                ``advantages`` passes all ``end_states``.
             actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions, as
                 collectors do.
 

@@ -253,7 +253,7 @@ class CollectorActorPool:
 
 
 def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collectors: int) -> int:
-    """Return the most CPUs per collector that fit into the free CPUs, or else into all CPUs."""
+    """Return how many CPUs each collector can get: of the free CPUs, else of all CPUs."""
     cluster.wait_until_idle(options)
     cpus = zip(*cluster.capacities(ActorOptions()).values(), strict=True)
     actors = zip(*cluster.capacities(options).values(), strict=True)

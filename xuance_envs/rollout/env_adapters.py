@@ -68,8 +68,6 @@ def scalarization(
 
 
 class SingleAgentEnvs:
-    """Adapter of a single-agent vec env."""
-
     leading_axes: Sequence[int] = ()
     team: tuple[int, ...] = ()
 

@@ -37,7 +37,7 @@ class EpisodeHistory:
         self._episode_began = [0] * num_envs
 
     def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
-        """Add rewards, starting at environment ``first``; only the first half counts the step."""
+        """Add a step's rewards, from environment ``first`` on; count the step if ``first`` is 0."""
         self._scores[first : first + len(rewards)] += rewards
         self._steps += not first
 

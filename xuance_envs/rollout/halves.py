@@ -97,7 +97,7 @@ class Half:
 
 
 class HalvesTrial:
-    """A measurement that alternates between steps with and without halves."""
+    """A measurement in turns of several steps, alternately with and without halves."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, list[float]] = {1: [], 2: []}

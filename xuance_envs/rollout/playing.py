@@ -236,7 +236,8 @@ class RolloutLoop(RolloutResults, AgentLoop):
         Raises:
             ValueError: ``render_every`` is below 1, ``render`` did not return an image, or an
                 output of the agent is invalid.
-            TypeError, VecEnvError: as for :meth:`rollout`; also if ``render`` raises.
+            TypeError: an output of the agent is not a tensor.
+            VecEnvError: as for :meth:`rollout`, or ``render`` raised.
         """
         if render_every < 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")

@@ -128,7 +128,6 @@ class RolloutJoiner:
         self._device = device
 
     def results(self, played: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Join all collectors' results of one rollout."""
         by_name = {name: [found[name] for found in played] for name in played[0]}
         results: dict[str, Any] = {
             **{name: self._joined(by_name[name], axis) for name, axis in _AXIS.items()},

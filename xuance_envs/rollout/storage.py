@@ -15,8 +15,6 @@ from xuance_envs.rollout.transfer import Transfer
 
 
 class RolloutStorage:
-    """An allocator of rollouts."""
-
     def __init__(
         self,
         steps: int,
