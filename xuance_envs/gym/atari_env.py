@@ -33,7 +33,7 @@ class Atari_Env(EnvWrapper):
 
     A step repeats its action for several frames, max-pools the last two, resizes the result and
     stacks it on the previous frames. By default, a lost life ends the episode but not the game;
-    the next :meth:`reset` continues the game. The preprocessing and most other defaults follow
+    the next :meth:`reset` continues the game. The preprocessing and most defaults follow
     Mnih et al., "Human-level control through deep reinforcement learning" (2015), but images keep
     the screen's size. Sticky actions with probability 0.25 follow Machado et al., "Revisiting the
     Arcade Learning Environment" (2018). Images are bitwise identical to those of Gymnasium's

@@ -50,7 +50,7 @@ def full_id(env_id: str) -> str:
 
 
 def is_game(env_id: str) -> bool:
-    """Return whether an id comes from ale-py, which registers it in worker processes, too."""
+    """Return whether ale-py registers this id."""
     spec = gymnasium.registry.get(env_id)
     if spec is None or spec.entry_point != _ENTRY_POINT or spec.version not in _VERSIONS:
         return False

@@ -78,8 +78,8 @@ class LazyFrames:
     ) -> LazyFrames:
         """Build a ``LazyFrames`` from a stacked array, sharing frames with ``previous``.
 
-        Bitwise identical frames are shared, even within one stack. If the stack is ``previous``
-        advanced by one frame, only the newest frame takes new memory.
+        Bitwise identical frames are shared, even within one stack. With the preceding observation
+        as ``previous``, only the newest frame takes new memory.
 
         Args:
             stack: frames concatenated along the last axis, oldest first. Frames that are not shared

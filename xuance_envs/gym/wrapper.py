@@ -52,5 +52,5 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as in gymnasium.Wrapper
-        """Spec of the wrapped environment, which ``gymnasium.make`` accepts."""
+        """Spec of the wrapped environment; ``gymnasium.make`` accepts it."""
         return self.env.spec
