@@ -100,7 +100,7 @@ class EnvStates:
     def from_groups(
         cls, saved: Sequence[tuple[bytes, bytes, bool]], facts: Mapping[bytes, bytes]
     ) -> EnvStates:
-        """Build states from the results of all workers.
+        """Build states from the results of workers.
 
         Args:
             saved: for each environment, its state, the digest of its description, and True if a
