@@ -136,7 +136,7 @@ def main() -> None:
     """Explore with and without branching, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--num-envs", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=20.0, help="duration of each run")
+    parser.add_argument("--seconds", type=float, default=20.0, help="maximum duration of each run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FILE", help="file for the plot")
     args = parser.parse_args()

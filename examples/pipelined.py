@@ -162,7 +162,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--think", type=float, default=2.0, metavar="MICROSECONDS", help="policy time per state")
     add("--sleep", action="store_true", help="let the policy sleep instead of compute")
     add("--device", default="cpu", help="device of the policy (default: %(default)s)")
-    add("--workers", type=int, default=cpus(), help="worker processes per half")
+    add("--workers", type=int, default=cpus(), help="maximum worker processes per half")
     add("--rounds", type=int, default=7, help="timed rollouts per variant, interleaved")
     add("--steps", type=int, default=128, help="steps per environment and rollout")
     return parser.parse_args(argv)

@@ -7,7 +7,7 @@ With `--checkpoint DIR`, the training run can be killed at any time. `--resume D
 the last checkpoint. The final weights are identical to those of an uninterrupted run.
 
 The algorithm is the basic form of MAPPO in Yu et al. 2021, https://arxiv.org/abs/2103.01955. The
-script needs the extra `torch`, `multi-agent` for mpe2's environments, and `plot` for `--plot`.
+script needs the extras `torch`, `multi-agent` (for mpe2's environments) and `plot` (for `--plot`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ With `--checkpoint DIR`, the training run can be killed at any time. `--resume D
 a CPU, the final weights are bitwise identical to those of an uninterrupted run.
 
 The algorithm is proximal policy optimization, Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
-The script needs the extra `torch`, `atari` for Atari games, and `ray` for `--collectors`.
+The script needs the extras `torch`, `atari` (for Atari games) and `ray` (for `--collectors`).
 """
 
 from __future__ import annotations
