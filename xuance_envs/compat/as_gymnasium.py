@@ -124,7 +124,6 @@ class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the ended environments, their ``reset_obs``, and the infos' ``parts``, if any."""
         if isinstance(infos, StepInfos):
             ends = infos.ends
             if ends is None:

@@ -69,7 +69,7 @@ def _register_and_make(specs: Mapping[str, EnvSpec], function: Callable[[], Any]
 
 
 def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Make environment functions first register this process's ids, except Gymnasium's own."""
+    """Return functions that first register this process's ids, except Gymnasium's own."""
     specs = {
         spec.id: _with_main_by_value(spec)
         for spec in gymnasium.registry.values()
@@ -79,7 +79,7 @@ def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any
 
 
 def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
-    """Replace an entry point that names an object in ``__main__`` by the object, in a copy."""
+    """Copy a spec; replace an entry point such as ``"__main__:Env"`` by the object."""
     entry = spec.entry_point
     if not isinstance(entry, str) or not entry.startswith("__main__:"):
         return spec

@@ -56,8 +56,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         shared_memory: True to raise Gymnasium's error for spaces that it cannot put into shared
             memory. Unless ``worker`` is given, workers use shared memory even with False.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None
-            selects Python's default, but ``"spawn"`` instead of an unsafe ``"fork"``.
-            ``"thread"`` selects threads, as in
+            selects Python's default, or ``"spawn"`` if the default is ``"fork"`` and forking is
+            unsafe. ``"thread"`` selects threads, as in
             :class:`~xuance_envs.vector_envs.thread_vec_env.ThreadVecEnv`.
         daemon: no effect unless ``worker`` is given. Without ``worker``, environments can start
             processes of their own even with True.

@@ -48,8 +48,8 @@ def from_gymnasium(
 ) -> NativeVecEnv:
     """Convert an already vectorized environment to a ``VecEnv``.
 
-    It supports Gymnasium's ``CartPoleVectorEnv`` and ``SyncVectorEnv``, mo-gymnasium's
-    ``MOSyncVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in its Gymnasium form, and any
+    ``vector_env`` can be Gymnasium's ``CartPoleVectorEnv`` or ``SyncVectorEnv``, mo-gymnasium's
+    ``MOSyncVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in its Gymnasium form, or any
     ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is ``SAME_STEP`` or ``DISABLED``. With
     ``SAME_STEP``, infos must have ``final_obs``; with ``DISABLED``, ``reset`` must support the
     option ``reset_mask``.
@@ -186,7 +186,7 @@ class EngineGroup(Groups):
 
 
 class NativeInfoCollector(InfoCollector):
-    """Info collector that takes infos without columns from the driver's ``rests``."""
+    """Info collector that takes infos outside the columns from the driver's ``rests``."""
 
     _drivers: Sequence[NativeDriver]
     _has_own_extras = True
@@ -198,7 +198,7 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """Driver of an engine; ``rests`` has the step's infos and reset infos without columns."""
+    """Driver of an engine; ``rests`` has the infos and the reset infos that are in no column."""
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)

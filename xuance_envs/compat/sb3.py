@@ -81,7 +81,7 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
         return self._stepper.arrays.observations.copy()
 
     def _ends_and_infos(self, step: FinishedStep) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
-        """Return a step's dones and infos; where episodes ended, set the first observations."""
+        """Return dones and infos; replace final observations with the next episodes' first ones."""
         arrays, (batch, ends) = self._stepper.arrays, step
         only_truncated = (arrays.truncated & ~arrays.terminated).tolist()
         infos = batch.dicts(np.arange(self.num_envs), TRUNCATED_KEY, only_truncated)
@@ -350,7 +350,7 @@ def _making_envs(env_fns: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]
 
 
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
-    """Return a function that converts bool arrays to the type of ``masks``, or None."""
+    """Return a function that converts bool arrays to the type of ``masks``, if there is one."""
     first = masks[0]
     if type(first) is list:
         of_bools = [type(m) is list and {*map(type, m)} == {bool} for m in masks]

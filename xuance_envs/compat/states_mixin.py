@@ -32,7 +32,7 @@ class StatesMixin(Uncopyable):
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
-        """Load one state into each environment of ``env_ids``, in this order; None means all.
+        """Load saved states, one per environment, in the order of ``env_ids``; None means all.
 
         Returns:
             ``(observations, infos)`` in the form of ``reset``: the observations of all

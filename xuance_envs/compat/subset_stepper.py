@@ -95,7 +95,7 @@ class SubsetStepper(Stepper):
         self._start_queued()
 
     def receive(self, wanted: int, timeout: float | None = None) -> list[PartialStep]:
-        """Wait for ``wanted`` sent environments or, after ``timeout`` seconds, for at least one."""
+        """Wait until ``wanted`` environments finish; after ``timeout`` seconds, until one does."""
         self._groups.check_open()
         if self._has_queued:
             self._start_queued()

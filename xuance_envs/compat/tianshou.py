@@ -69,7 +69,8 @@ class SubprocVectorEnv(TianshouVectorEnv, tianshou.SubprocVectorEnv):  # type: i
     Args:
         share_memory: no effect, because array observations always use shared memory.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or a ``multiprocessing`` context. None
-            selects Python's default, but ``"spawn"`` instead of an unsafe ``"fork"``.
+            selects Python's default, or ``"spawn"`` if the default is ``"fork"`` and forking is
+            unsafe.
         in_series: environments per worker, or ``"auto"``; None for the default described above.
         **options: further arguments of
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.

@@ -77,7 +77,7 @@ def set_env_attr(env: Any, name: str, value: Any) -> None:
 
 
 def seed(env: Any, number: int | None) -> tuple[bool, Any]:
-    """Seed an environment and its action space; return whether ``seed`` exists, and a result."""
+    """Seed an environment and its action space; return ``(has_seed, result)``."""
     env = _without_object_env(env)
     space = getattr(env, "action_space", None)
     if isinstance(space, Space):

@@ -88,7 +88,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
         self.is_closed = False
 
     def split_options(self, in_series: InSeries | None, options: Mapping[str, Any]) -> Any:
-        """Add ``in_series``, by default 1 if ``step`` does not wait for all environments."""
+        """Add ``in_series`` to the options, by default 1 with ``wait_num`` or ``timeout``."""
         if in_series is None:
             given = options.get("num_workers") or options.get("envs_per_worker")
             in_series = 1 if self.is_async and not given else "auto"
@@ -102,8 +102,8 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
             **kwargs: arguments for the environments' ``reset``; all get the same seed.
 
         Returns:
-            ``(observations, infos)`` of the k environments in the order of ``env_id``: observations
-            ``(k, *shape)`` (for Dict spaces, an array of dicts) and an array of dicts.
+            ``(observations, infos)`` of k environments, in the order of ``env_id``. Observations
+            are ``(k, *shape)``; for Dict spaces, an array of dicts. Infos are an array of dicts.
         """
         envs = self._envs(env_id)
         if kwargs.keys() <= {"seed", "options"}:
@@ -239,7 +239,6 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
         return envs
 
     def _joined(self, parts: Sequence[PartialStep]) -> StepResult:
-        """Join the results of several partial steps."""
         results = [self._result(part) for part in parts]
         if len(results) == 1:
             return results[0]

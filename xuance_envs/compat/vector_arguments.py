@@ -174,7 +174,7 @@ def worker_settings(
 
 
 def start_method(context: StartMethod | None) -> StartMethod:
-    """Return ``context``; for None, Python's default, but ``"spawn"`` instead of an unsafe fork."""
+    """Return ``context``; for None, Python's default, or ``"spawn"`` if that is an unsafe fork."""
     if context is not None:
         return context
     method: Any = multiprocessing.get_start_method()

@@ -1,7 +1,7 @@
 """Use of this package's vectorized environments in XuanCe, with one call.
 
-:func:`install` replaces the entries of XuanCe's registry, in which XuanCe's runners, agents and
-``make_envs`` look up the ``vectorize`` name of a configuration.
+XuanCe's runners, agents and ``make_envs`` find the class for a configuration's ``vectorize`` in a
+registry, whose entries :func:`install` replaces.
 """
 
 from __future__ import annotations
