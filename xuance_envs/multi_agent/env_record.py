@@ -104,7 +104,6 @@ class EnvRecord:
     def _store_new_agents(
         self, agent_set: AgentSet, known: Mapping[Any, Any], observations: Any, call: str
     ) -> None:
-        """Store the observations of agents that have joined."""
         for k, agent in enumerate(agent_set.agents):
             if agent not in known:
                 if agent not in observations:
@@ -209,7 +208,6 @@ class EnvRecord:
         agent_set.replace_row(agent_set.agents[k], row)
 
     def put_state(self, state: Any) -> None:
-        """Store the environment's state."""
         try:
             self._state_row[_ALL] = state
             return

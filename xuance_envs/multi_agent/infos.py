@@ -46,7 +46,7 @@ class MultiAgentInfos(LazyInfos):
         return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)``. ``path`` is ``agent, key``, or a key that is no agent's."""
+        """Return ``(values, mask)``. ``path`` is an agent and a key, or a key without agent."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
         column = self._own_column(path)
@@ -219,7 +219,7 @@ class InfoMerger:
 
 
 def _merged_key(place: int, key: Any) -> Any:
-    """Return the merged key of an info entry of the agent at ``place``, or of no agent if -1."""
+    """Return the merged key of an info entry of the agent at ``place``; -1 means no agent."""
     if not isinstance(key, str):
         return place, key
     return f":{key}" if place < 0 else f"{place}:{key}"

@@ -86,7 +86,6 @@ class Masks:
             masks[...] = True
 
     def put(self, agent: Any, row: MaskRow, mask: Any) -> None:
-        """Store an agent's mask."""
         try:
             row.put(mask)
         except BadValueError as error:

@@ -250,7 +250,8 @@ class MPE_Env(RawMultiAgentEnv):
     Args:
         config: id of the environment, or a XuanCe configuration: an object with ``env_id``,
             ``env_seed``, ``render_mode`` and ``continuous_action``.
-        env_seed: seed of a reset in the constructor; all episodes continue its random stream.
+        env_seed: seed with which the constructor resets the environment. Later resets without a
+            seed continue the random stream.
         render_mode: render mode of the environment.
         continuous_action: True for continuous actions, which are clipped to their space.
         **options: further arguments for the environment.

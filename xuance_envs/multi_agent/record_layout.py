@@ -25,7 +25,7 @@ _Field = tuple[str, DTypeLike, tuple[int, ...]]
 
 
 class SpaceFields:
-    """Fields for the values of one space, with leading axes, such as one for agents."""
+    """Fields for the values of one space, possibly with leading axes, such as an agent axis."""
 
     def __init__(self, stem: str, space: spaces.Space[Any], *leading: int) -> None:
         self.layout = SpaceLayout(space)

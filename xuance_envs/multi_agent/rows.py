@@ -26,10 +26,9 @@ def per_agent_rows(
     do not extend across the padding. ``acted`` in the infos is False for padding and in the step of
     a worker failure; do not learn from these rows.
 
-    To use the Gymnasium form as a ``VecEnv``, pass it to
-    :func:`~xuance_envs.compat.native.from_gymnasium`. Transforms and
-    :class:`~xuance_envs.rollout.collector.RolloutCollector` then handle each agent as an
-    environment.
+    If ``library`` is ``"gymnasium"``, :func:`~xuance_envs.compat.native.from_gymnasium` converts
+    the result to a ``VecEnv``. Transforms and
+    :class:`~xuance_envs.rollout.collector.RolloutCollector` then handle an agent as an environment.
 
     Args:
         envs: environments whose agents have equal spaces. Closing the result closes them.

@@ -18,8 +18,8 @@ class SB3Rows(Uncopyable, VecEnv):
     """Rows of agents as a Stable-Baselines3 vectorized environment.
 
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``. Infos of
-    rows that ended also have ``terminal_observation``, ``TimeLimit.truncated`` and, except for
-    padding, the return and length in ``episode``. ``seed(s)`` seeds environment i with ``s + i``.
+    rows that ended also have ``terminal_observation`` and ``TimeLimit.truncated``. If the row was
+    not padding, ``episode`` has the return and length.
     """
 
     def __init__(self, rows: AgentRows) -> None:
@@ -78,7 +78,7 @@ class SB3Rows(Uncopyable, VecEnv):
         return [frame for frame in frames for _ in range(self._rows.envs.num_agents)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return whether environments have an attribute, or for ``"action_masks"``, masks."""
+        """Return whether an attribute exists, or for ``"action_masks"`` whether masks exist."""
         if attr_name == "action_masks":
             return self._rows.masks is not None
         has: bool = super().has_attr(attr_name)

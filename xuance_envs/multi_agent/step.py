@@ -267,7 +267,7 @@ class StepReader:
     def _settle_masks(
         self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Decide to return masks once one is given, or none once all first resets gave none."""
+        """Decide whether to return masks: yes at the first mask, no if no first reset has any."""
         any_mask = bool((gives_masks & unread[envs]).any())
         unread[envs] = False
         if any_mask or not unread.any():

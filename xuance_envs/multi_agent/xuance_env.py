@@ -81,7 +81,7 @@ class XuanCeAgentsEnv(AgentsEnv):
         return env_info, groups_info
 
     def _agent_mask(self) -> Any:
-        """Return one bool per agent; True if the environment has no agent mask."""
+        """Return one bool per agent, or a single True if the environment has no agent mask."""
         alive = _method_or_attribute(self.env, "agent_mask")
         return True if alive is None else [bool(alive[agent]) for agent in self.team.agents]
 
