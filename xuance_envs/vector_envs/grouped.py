@@ -51,9 +51,9 @@ class GroupedVecEnv(VecEnv):
 
     Args:
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        num_workers: number of workers, at most one per environment; environments are split evenly,
-            with ``caller_steps`` into one more share, for the main process. At most one of
-            ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
+        num_workers: number of workers. The environments are split evenly among the workers and,
+            with ``caller_steps``, the main process; each gets at least one environment. At
+            most one of ``in_series``, ``num_workers`` and ``envs_per_worker`` may be given.
         envs_per_worker: another name for ``in_series``, as an int.
         copy: False to return read-only views, which the next step or reset overwrites.
         start_timeout: seconds the workers may take to create their environments; None for no limit.
@@ -154,7 +154,8 @@ class GroupedVecEnv(VecEnv):
             return obs, infos
 
         def fail(error: Exception) -> None:
-            # After a refusal, stay open, unless results were lost that transforms have not seen.
+            # Stay open after a refused reset, unless the reset discarded a step, whose results the
+            # transforms have not seen, or the server may have executed the reset.
             is_refusal = isinstance(error, RemoteError) and error.is_refusal
             if was_idle and is_refusal and error.__cause__ is None:
                 last.arrays_are_current = was_current

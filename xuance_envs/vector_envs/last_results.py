@@ -17,7 +17,7 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-_KEY = "seen"  # of the results in EnvStates
+_KEY = "seen"  # key of the results in EnvStates
 
 
 class LastResult(NamedTuple):

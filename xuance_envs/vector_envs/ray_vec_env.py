@@ -64,9 +64,9 @@ class RayVecEnv_Gym(GroupedVecEnv):
             The limit includes the wait for free cluster resources.
         on_worker_failure: response if a worker, its actor or its node fails, or the worker exceeds
             ``step_timeout``. ``"raise"`` raises an error and closes the vec env. ``"restart"``
-            replaces a failed worker process, or a failed actor on any node with room for it. The
-            failed step truncates the episodes of the failed workers' environments: reward 0, the
-            last known observation, and ``"worker_restarted"`` in the infos.
+            starts a new worker process, or a new actor on any node with room for it. The failed
+            step truncates the episodes of the failed workers' environments: reward 0, the last
+            known observation, and ``"worker_restarted"`` in the infos.
         worker_threads: threads that torch and OpenCV may use in each worker; None to keep their
             settings. The limit also applies to BLAS and OpenMP if the actor has worker processes.
             Otherwise, Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.

@@ -11,11 +11,11 @@ __all__ = ["WorkerStatistics"]
 
 @dataclass(frozen=True)
 class WorkerStatistics:
-    """Step times of one worker's environments since the worker started.
+    """Step times of one worker's group of environments since the worker started.
 
     Attributes:
         env_ids: indices of the worker's environments.
-        steps: number of steps of the whole group.
+        steps: number of steps of the group.
         busy_fraction: fraction of the time that the worker spent in steps, measured from the start
             of its first step to the end of its last step. NaN before the first step.
         p50: median time in seconds of a step of the group, including resets, over the last 1024

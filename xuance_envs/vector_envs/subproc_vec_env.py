@@ -53,10 +53,10 @@ class SubprocVecEnv(GroupedVecEnv):
 
     Args:
         env_fns: callables that create one environment each, in its worker.
-        in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
-            process, at most one per environment and one fewer with ``caller_steps``. It splits the
-            environments evenly. Use 1 for environments that wait (for a network or an external
-            simulator) or that share global state.
+        in_series: environments per worker. ``"auto"`` splits the environments evenly. It starts one
+            worker per CPU available to this process, but not more workers than environments. With
+            ``caller_steps``, the main process replaces one worker. Use 1 for environments that wait
+            (for a network or an external simulator) or that share global state.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
             ``"fork"`` warns if forking is unsafe, for example after CUDA was initialized.
         caller_steps: True to step one share of the environments in the main process, while the
@@ -72,9 +72,9 @@ class SubprocVecEnv(GroupedVecEnv):
             as ``"restart"``. No mode covers the main process's own share (``caller_steps``).
         worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
             keep their settings. Forked workers keep this process's BLAS and OpenMP settings.
-        pin_workers: True to pin each worker to its own CPU if there are exactly as many CPUs as
-            processes that step environments, and while the program makes more than 1,000 vector
-            steps per second.
+        pin_workers: True to pin each worker to its own CPU while the program makes more than 1,000
+            vector steps per second. Workers are pinned only if there are exactly as many CPUs as
+            processes that step environments.
         record_failures: folder for failure files; None to write none. A file is written after an
             exception, a crash or a timeout in a step, or after a NaN in an observation or reward.
             ``python -m xuance_envs replay FILE`` reproduces the failure. In the main process's
@@ -82,7 +82,7 @@ class SubprocVecEnv(GroupedVecEnv):
 
     Attributes:
         n_remotes (int): number of workers.
-        in_series (int): environments in the largest group.
+        in_series (int): maximum number of environments per worker.
 
     Raises:
         EnvError: a callable raised, or did not return an environment.

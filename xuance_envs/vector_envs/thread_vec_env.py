@@ -36,11 +36,10 @@ class ThreadVecEnv(GroupedVecEnv):
     help only in a free-threaded Python; otherwise, one thread at a time runs Python code.
 
     All operations on an environment run in the same thread. Only its creation may run in another
-    one: if some environments are asynchronous and others are not, or with ``caller_steps`` if any
-    environment is asynchronous. The environments share this process's working directory,
-    environment variables, global random generators, warning filters and library threads. A crash in
-    native code ends the process. A thread cannot be killed, so hanging environments cannot be
-    restarted.
+    thread, and only if environments are asynchronous: some but not all of them, or any of them with
+    ``caller_steps``. The environments share this process's working directory, environment
+    variables, global random generators, warning filters and library threads. A crash in native code
+    ends the process. A thread cannot be killed, so hanging environments cannot be restarted.
 
     Args:
         env_fns: callables that create one environment each, in its thread.
@@ -56,7 +55,7 @@ class ThreadVecEnv(GroupedVecEnv):
         worker_threads: only None, because all threads share this process's library threads.
 
     Attributes:
-        in_series (int): environments in the largest group.
+        in_series (int): environments in the largest group; a group is stepped together.
 
     Raises:
         EnvError: a callable raised, or did not return an environment.

@@ -164,7 +164,7 @@ class VecEnv(VecEnvAliases, ABC):
             - ``obs``: ``(num_envs, *obs_shape)`` in the space's dtype; a dict or tuple of such
               arrays for Dict and Tuple spaces; a tuple of objects for spaces without a fixed shape.
               Where an episode ended, the row is its last observation.
-            - ``rewards``: ``(num_envs,)`` float32; ``(num_envs, k)`` for vector rewards.
+            - ``rewards``: ``(num_envs,)`` float32; ``(num_envs, k)`` for vectors of k components.
             - ``terminated``, ``truncated``: ``(num_envs,)`` bool.
             - ``infos``: sequence of ``num_envs`` dicts. Where an episode ended, the dict also has
               ``"reset_obs"`` and ``"reset_info"``, the next episode's first observation and info.
