@@ -1,7 +1,7 @@
 """Use of this package's vectorized environments in XuanCe, with one call.
 
 XuanCe's runners, agents and ``make_envs`` find the class for a configuration's ``vectorize`` in a
-registry, whose entries :func:`install` replaces.
+registry, in which :func:`install` replaces entries.
 """
 
 from __future__ import annotations
