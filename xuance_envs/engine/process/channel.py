@@ -161,7 +161,7 @@ class Channel(Sender):
     def join(
         self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
     ) -> None:
-        """Record a request sent otherwise; ``wait_code`` returns 0 if the pipe has the reply."""
+        """Record a request sent by a wake-up; ``wait_code`` returns 0 if the pipe has the reply."""
         if not self._has_reply:
             self.wait_reply(deadline)
         inbox = self._inbox

@@ -1,7 +1,7 @@
 """Common wake-up: one write starts a step in all workers, and the last one to finish replies.
 
-Without it, the main process writes a byte to each worker and reads one from each. Both sides share
-event counters (eventfd) and an array with one byte per worker:
+A step through pipes needs a write and a read for each worker. For a common wake-up, both sides
+share event counters (eventfd) and an array with one byte per worker:
 
 - ``starts[0]``, ``starts[1]``: the main process increments one to start a step. Workers poll it
   but do not read it, because a read would reset it. Steps alternate between the two, so no worker
@@ -30,16 +30,16 @@ Invariants:
    increments the other one. So every worker has reacted to a wake-up before it is cleared.
 4. A failure (a worker ended or a deadline passed) disarms the main process, because it has no
    record of the tokens that were taken. It then polls the workers' codes. To re-arm, it clears
-   ``starts``, and begins a step through the pipes, whose requests also make each worker wait for
-   ``starts[0]`` next. Once all workers have replied, none uses ``tokens`` and ``bell``, so it can
-   set them.
+   ``starts``, and begins a step through the pipes. The requests of this step also make each worker
+   wait for ``starts[0]`` next. When all workers have replied, no worker uses ``tokens`` and
+   ``bell``, and the main process sets them.
 5. Every call can be repeated after an interrupt such as KeyboardInterrupt. For this, a write and
    the record that it happened are made in a single C call (``list.extend(map(os.write, ...))``),
    and related attributes are assigned in one statement.
-6. A second wake-up in the same step has no effect. So the main process wakes all teams itself if a
-   worker reads its request from its pipe or fails. It also does so if the bell has not rung after
-   ``PATIENCE`` seconds, because a worker may have been stopped. A worker wakes a team only if its
-   code is ``WAITING``, and before it replaces the code, thus never in a later step.
+6. A second wake-up in the same step has no effect. The main process wakes all teams itself if a
+   worker may not have woken a team: if a worker reads its request from its pipe or fails, or if the
+   bell has not rung after ``PATIENCE`` seconds. A worker wakes a team only while its code is
+   ``WAITING``, thus before this step can end.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class CommonStep(CommonDriver):
         self._workers: Sequence[Any] = ()
         self._drivers: Sequence[Driver] = ()
         self._local: Sequence[tuple[int, Driver]] = ()
-        # Drivers on which each step calls submit_step: those that log or copy it, or local ones.
+        # Drivers whose submit_step each step calls: all if they wrap the workers', else local ones.
         self._asked: Sequence[Driver] = ()
         self._through_drivers = False
         self._armed, self._failed = False, True
@@ -147,7 +147,7 @@ class CommonStep(CommonDriver):
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set ``workers``, a list that restarts change, and ``drivers``, which may wrap them."""
+        """Set the workers' drivers, a list that restarts change, and drivers that may wrap them."""
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]

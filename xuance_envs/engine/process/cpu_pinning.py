@@ -4,8 +4,8 @@ Two spinning processes work well on two CPUs and badly on one. The kernel may le
 CPU for seconds, because neither sleeps. Power-saving schedulers even move them to one CPU.
 
 If the main process steps a group itself, it has its own CPU. Otherwise it shares the CPU of the
-first worker, because it waits for this worker first. On another worker's CPU, the first worker's
-reply would wake the main process in the middle of that worker's step.
+first worker, because it waits for this worker first. On the CPU of another worker, the main process
+would interrupt this worker's step when the first worker replies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAMPLE_INTERVAL = 256  # steps between two samples
 NEVER = float("inf")
 
 # Mean step time in seconds below which workers are pinned. Slower steps lose little to late
-# wake-ups, and processes and threads that environments start would inherit the single CPU.
+# wake-ups, but threads and programs that environments start would inherit the single CPU.
 FAST_STEP_SECONDS = 1e-3
 
 

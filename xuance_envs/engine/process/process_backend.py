@@ -173,7 +173,7 @@ class ProcessBackend(Backend[ProcessDriver]):
 
 
 class SharedProcessBackend(ProcessBackend):
-    """Group in another vec env's worker process, in which at most one group is busy at a time."""
+    """Backend of a group in another vec env's worker process, whose groups are used in turn."""
 
     _pickling_hint = ""
 

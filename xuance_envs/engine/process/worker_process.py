@@ -52,7 +52,7 @@ def _drop_workers_after_fork() -> None:
     _fd_lock = threading.RLock()
     _starting = False
     _unreaped.clear()
-    for fd in _tracked_fds:  # with open ones, workers would not detect the main process's end
+    for fd in _tracked_fds:  # else workers would not detect the main process's end
         with suppress(OSError):
             os.close(fd)
     _tracked_fds.clear()

@@ -201,7 +201,7 @@ class RayCluster:
         return method.remote(*arguments) if self.alive else None
 
     def end_connection(self, key: bytes) -> None:
-        """Store a notice that a connection has ended; its actor may be unable to take Ray calls."""
+        """Store a notice that a connection has ended, in case its actor cannot take Ray calls."""
         if self.alive:
             _end_notices("put", key, b"")
 

@@ -49,7 +49,7 @@ def stepping_groups(commands: Mapping[int, PackedCommand]) -> list[int]:
 def pack_requests(
     commands: Mapping[int, PackedCommand], buffers: Sequence[Any], actions: bytes
 ) -> bytes:
-    """Pack commands by group, with indices in place of buffers, and actions of stepping groups."""
+    """Pack the groups' commands, with indices of their buffers, and the actions."""
     records, tails = [], []
     for group, (command, payload, used) in commands.items():
         records.append(_REQUEST.pack(group, len(command), len(used), len(payload)))

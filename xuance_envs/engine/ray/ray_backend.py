@@ -44,7 +44,7 @@ class ActorAssignment:
 def one_actor_per_node(
     count: int, capacities: Mapping[str, tuple[int, int]]
 ) -> list[ActorAssignment]:
-    """Assign workers to one actor per node, by free capacity or, if it is too small, by total."""
+    """Assign workers to one actor per node, by free capacity, or by total if too little is free."""
     free = {node: now for node, (now, _) in capacities.items()}
     if sum(free.values()) < count:
         free = {node: idle for node, (_, idle) in capacities.items()}

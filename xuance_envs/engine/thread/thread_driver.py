@@ -53,7 +53,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
             ) from error
 
     def placed(self, on_loop: Callable[[ThreadDriver], list[Any]]) -> list[Any]:
-        """Move an asynchronous group to the event loop, and any other group off the loop."""
+        """Return the group's drivers: on the event loop if it is asynchronous, else in a thread."""
         return on_loop(self) if self.host.group.is_asynchronous else [self]
 
     # -- in the thread ----------------------------------------------------------------
@@ -150,7 +150,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
         return StepTimes.read(self.host.group.clock.memory)
 
     def end(self, *functions: Callable[[], Any]) -> None:
-        """Let the thread finish its request and, after ``wake_all``, call ``functions`` and end."""
+        """Make the thread call ``functions`` and end after its request; call ``wake_all`` next."""
         self._announce()
         self._request = END, functions
         self._reply = _NO_REQUEST, None, None
