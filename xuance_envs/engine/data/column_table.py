@@ -72,7 +72,7 @@ class ColumnTable:
         return self._kinds.get(kind, 0)
 
     def fits(self, kind: Kind) -> bool:
-        """Return whether a value of this kind would fit if all columns were empty."""
+        """Return whether a value of this kind would fit if there were no other columns."""
         return isinstance(kind, NumberKind) or kind.nbytes <= self._arrays.bytes.shape[1]
 
     def start(self, key: str) -> int:

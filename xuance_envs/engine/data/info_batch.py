@@ -59,7 +59,7 @@ class InfoBatch:
         return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return a key's values, and a mask of infos with the key; ``envs[k]`` has info k."""
+        """Return a key's values and the mask of infos that have it; ``envs[k]`` is info k's env."""
         if (whole := self.uniform_column(key)) is not None:
             return whole, np.ones(len(envs), np.bool_)
         parts = self._values_by_kind(key, envs)
@@ -124,7 +124,7 @@ class InfoBatch:
         return columns
 
     def _common_columns(self) -> tuple[Columns | None, bool]:
-        """Return :meth:`columns` of groups with one layout, and True if all infos have all keys."""
+        """Return (:meth:`columns` for one common layout, True if all infos have all keys)."""
         columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
         arrays, layout = self.arrays, self.layouts[0]
         count = arrays.kinds.shape[1]

@@ -100,7 +100,7 @@ class ArrayKind:
         return np.ndarray(self.shape, self.dtype, row, order=order).copy(order)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
     def values(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Return the stored values, sharing memory with the columns."""
+        """Return the stored values themselves, without a copy."""
         return stored
 
     def each(self, values: NDArray[Any]) -> list[Any]:
@@ -168,7 +168,7 @@ class InfoArrays:
         return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes.copy())
 
     def with_numbers(self, cells: Any, kinds: Any) -> InfoArrays:
-        """Return info arrays whose cells and kinds are the bytes of two read-only buffers."""
+        """Return info arrays whose cells and kinds are views of these read-only buffers."""
         cells = np.ndarray(self.cells.shape, self.cells.dtype, cells)
         return InfoArrays(cells, np.ndarray(self.kinds.shape, self.kinds.dtype, kinds), self.bytes)
 

@@ -102,7 +102,7 @@ class InfoWriter:
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
         n = arrays.cells.shape[1]
         self.rest: dict[int, Any] = {}
-        self.changed = False  # True if an info had other keys or types than its environment's last
+        self.changed = False  # True if keys or types differed from the environment's previous info
         self._freeze = freeze
         self._arrays = arrays
         self._number_columns: dict[tuple[str, int], Any] = {}

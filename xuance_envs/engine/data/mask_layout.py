@@ -46,7 +46,7 @@ def mask_rows(layout: SpaceLayout, num_envs: int) -> SpaceRows:
 
 
 def store_mask(rows: SpaceRows, i: int, mask: Any) -> None:
-    """Store the mask of environment i; nonzero entries allow an action."""
+    """Store environment i's mask; each nonzero entry allows one action."""
     try:
         given = rows.layout.flatten(mask)
     except BadValueError as error:

@@ -1,4 +1,4 @@
-"""Shared memory buffers that a step returns as its observations; the main process copies none.
+"""Shared memory buffers that a step returns as observations, so the main process copies nothing.
 
 The main process chooses a free buffer before a step of all environments. At the end of its step,
 each group copies its observations from the step arrays to this buffer, in parallel with the others.
@@ -30,7 +30,7 @@ NUM_BUFFERS = 3  # two that the user compares, and one being filled
 
 
 class OutputBuffers:
-    """All buffers, or a group's slice of each; the page before them has the chosen one's number."""
+    """All buffers, or a group's slice of each. A page before them stores which one is chosen."""
 
     def __init__(
         self, layout: SpaceLayout, num_envs: int, memory: Any, start: int, lo: int, hi: int
@@ -97,7 +97,7 @@ class OutputBuffers:
         )
 
     def detach(self, fd: int, start: int) -> None:
-        """Stop using the buffers, and make them private; the step arrays start at ``start``."""
+        """Stop using the buffers; make them private. The file has the step arrays at ``start``."""
         self._wholes = []
         system.make_private(self._memory, fd, start + self._begin)
 

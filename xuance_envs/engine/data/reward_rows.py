@@ -58,7 +58,7 @@ class _Vectors:
         self[i] = reward
 
 
-# Rewards of a group: ``target[i] = reward`` stores one, or raises if it does not fit; then ``put``
+# Rewards of a group. ``target[i] = reward`` stores a reward; if it raises, ``put(i, reward)``
 # converts and stores it. ``target[:] = unstepped`` marks all rewards as missing.
 Rewards = _Numbers | _Vectors
 

@@ -142,7 +142,7 @@ class SpaceRows:
         return [self.row(i, freeze) for i in range(n)]
 
     def row(self, i: int, freeze: Callable[[Any], Any] = identity, *, strict: bool = True) -> Row:
-        """Return environment i's row; a ``strict`` row may reject a vector of another dtype."""
+        """Return environment i's row; a ``strict`` row is faster, but may reject other dtypes."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         rows = [self._leaf_row(part, i, leaf, freeze, strict) for part, leaf in parts]
         return rows[0] if self.layout.flat else _TreeRow(self.layout, rows)
@@ -159,7 +159,7 @@ class SpaceRows:
         return _ArrayRow(part[i, ...], leaf) if row is None else row
 
     def reader(self) -> Callable[[], Iterable[Any]]:
-        """Return a function that returns an iterable of values as from ``space.sample()``."""
+        """Return a function that reads all values, each in the form of ``space.sample()``."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         readers = [_leaf_reader(part, leaf) for part, leaf in parts]
         if self.layout.flat:
@@ -297,7 +297,7 @@ def _fit_batch(part: Any, leaf: Leaf, count: int) -> Any:
             part = np.asarray(part)[np.newaxis]
         return _fit(part, leaf, (count, *leaf.shape))
     is_batch = isinstance(part, list | tuple | np.ndarray) and len(part) == count
-    # A space may contain both a list of one value and the value, such as a space of any objects.
+    # Some spaces, such as a space of any objects, contain both a value and a list with this value.
     contains, may_be_one = leaf.space.contains, count == 1 and not isinstance(part, list)
     if may_be_one and not (is_batch and contains(part[0])) and contains(part):
         return [part]

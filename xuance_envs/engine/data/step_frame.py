@@ -69,7 +69,7 @@ class GroupCodec:
         return parts
 
     def load_results(self, data: Any, start: int, extents: Extents) -> tuple[int, NDArray[np.intp]]:
-        """Decode the output of :meth:`results`; return its end and the ended environments."""
+        """Decode results; return the end offset, and the environments whose episode ended."""
         if extents != self._extents:
             self._use(extents)
         start = _load(data, start, self._parts)
@@ -92,13 +92,13 @@ class GroupCodec:
 
     @property
     def form(self) -> list[list[Any]]:
-        """Dtypes and shapes of the arrays that all results contain, then of reset observations."""
+        """Dtypes and shapes of the arrays in every result, then those of reset observations."""
         arrays = [*self._always, *self._reset_observations]
         return [[array.dtype.str, list(array.shape)] for array in arrays]
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the results in the arrays, with the extents of the last call."""
+        """Size in bytes of the current results, when encoded with the last extents."""
         per_end = sum(array.nbytes for array in (*self._end_rows, *self._end_columns))
         per_end //= len(self._arrays.rewards)
         per_step: int = sum(part.nbytes for part in self._parts)

@@ -16,7 +16,7 @@ from xuance_envs.errors import counted
 
 @dataclass(slots=True, eq=False)
 class EpisodeEnds:
-    """Reset observations and infos of the environments whose episode ended in a step."""
+    """The reset observations and infos of the environments whose episode ended in a step."""
 
     _ended: NDArray[np.bool_]
     _observation: Callable[[int], Any]

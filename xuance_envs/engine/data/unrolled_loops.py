@@ -2,8 +2,8 @@
 
 In multi-agent environments, every step reads and builds dicts with a value per agent. Unrolled code
 takes about half the time of a loop: with loops, a step of cheap environments with eight agents is
-6 to 10 % slower. The source contains no data except numbers; all other data are arguments. Large
-dicts use loops, because each new number of keys requires a compilation.
+6 to 10 % slower. The source contains no data except numbers; all other data are arguments. Code is
+compiled once per number of keys. To limit this, large dicts use loops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def make_dict_builder(
     known: Mapping[Any, Any],
     made: Callable[[Any], Any],
 ) -> Callable[[Any], dict[Any, Any]]:
-    """Return a function that unpacks a record's numbers and builds the dict of their values."""
+    """Return a function that builds a dict from a record, which has the number of each value."""
     in_order = sorted(places)
     at = [in_order.index(place) for place in places]
 
@@ -48,7 +48,7 @@ def make_dict_builder(
 def make_dict_reader(
     keys: Sequence[Any], rows: Sequence[Row], pack: Callable[..., None], memory: memoryview
 ) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
-    """Return a function that stores a dict's values in rows, and packs another into ``memory``."""
+    """Return a function that stores one dict's values in rows, and packs another dict's numbers."""
     if len(keys) <= _MAX_KEYS:
         make = _dict_reader_source(len(keys))
         return make(pack, memory, _ALL, *keys, *rows)  # type: ignore[no-any-return]
@@ -63,7 +63,7 @@ def make_dict_reader(
 
 
 def make_nested_reader(cells_of: Mapping[Any, Sequence[Cell]]) -> Callable[[Any], bool] | None:
-    """Return a function that stores values of nested dicts; it returns False on extra keys."""
+    """Return a function that stores values of nested dicts, or returns False if sizes differ."""
     counts = tuple(map(len, cells_of.values()))
     if sum(counts) > _MAX_CELLS:
         return None
