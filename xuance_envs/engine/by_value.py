@@ -4,9 +4,9 @@ cloudpickle gives each class an id, by which a process recognizes its own class 
 But cloudpickle then overwrites the class's attributes with those in the pickle. Here, the
 classes and module functions that this process already has stay unchanged.
 
-Pickles also change the types of some of NumPy's values. On Linux, for example, NumPy has types for
-``long`` and for ``long long``, which have the same width. Their dtypes compare equal, and pickles
-use only one of them. A pickle may convert an array to native byte order.
+Ordinary pickles also change some of NumPy's types, which :func:`reduce_exactly` prevents. On Linux,
+for example, NumPy has types for ``long`` and for ``long long``, which have the same width. Their
+dtypes compare equal, and pickles use only one of them. Pickles may also change the byte order.
 """
 
 from __future__ import annotations

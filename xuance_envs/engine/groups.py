@@ -83,7 +83,7 @@ class Groups(ABC):
         arguments: Callable[[Sequence[int]], Any],
         caller: str = "",
     ) -> list[Any]:
-        """Run a command on some environments; return their values. Errors may name ``caller``."""
+        """Return the values of a command on some environments; ``caller`` is its name in errors."""
         self.check_idle(caller or command)
         packed = {}
         order: list[int] = []

@@ -18,7 +18,7 @@ Request = tuple[int, Callable[[], None]]  # tag of a request, and the function t
 
 
 class InFlight:
-    """Sent environments whose results are not received yet, and their groups' requests."""
+    """Environments with outstanding results, and their groups' requests."""
 
     def __init__(self, drivers: Sequence[Driver], poller: Poller) -> None:
         self.envs = np.zeros(drivers[-1].hi, np.bool_)
@@ -67,7 +67,7 @@ class InFlight:
     def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
         """Wait until enough environments are ready or the timeout expires; return the results."""
         deadline = None if timeout is None else monotonic() + timeout
-        # Local groups run only here. Those started but skipped by earlier calls come first.
+        # Local groups run only here. Those that an earlier call left waiting come first.
         overtaken = [k for k in self._local if k in self.requests and k not in self._unwatched]
         for k, (tag, submit) in self._unwatched.items():
             if self._drivers[k].tag != tag:  # interrupted before submission

@@ -77,7 +77,7 @@ class InfoCollector:
         return found
 
     def absorb(self, outcomes: Outcomes) -> tuple[Mapping[int, Frozen], Mapping[int, Frozen], bool]:
-        """Store layouts and objects; return extras, reset extras, and True if episodes ended."""
+        """Store layouts and object observations; return (extras, reset extras, episodes ended)."""
         extras: dict[int, Frozen] = {}
         reset_extras: dict[int, Frozen] = {}
         ended = False

@@ -279,7 +279,7 @@ class Ledger:
         self.settle()
 
     def replace_drivers(self, other: Any) -> None:
-        """Clear all requests and replace every driver, so that running calls use ``other``, too."""
+        """Clear all requests and replace every driver by ``other``, also in running calls."""
         self.common = None
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)

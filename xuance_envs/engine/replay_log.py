@@ -123,7 +123,7 @@ class ReplayLog:
         return [part.copy() for part in self.actions]
 
     def update_interval(self, cost: float, duration: float, tag: int) -> None:
-        """Choose the saving interval; call before :meth:`reset` with the newly saved states."""
+        """Choose the saving interval after a save; :meth:`reset` must follow."""
         self._costs = [*self._costs[-1:], cost]
         if not duration > 0:
             return

@@ -97,7 +97,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return an exception that does not look like an interrupt of the main process."""
+    """Return the error, or if it is not an Exception, a VecEnvError that describes it."""
     if isinstance(error, Exception):
         return error
     failure = _description_of(error)

@@ -127,7 +127,7 @@ class Receiver:
         return True
 
     def _make_room(self) -> tuple[Any, ...]:
-        """Make room behind the data for the first message and for further bytes."""
+        """Make room in the buffer for the rest of the first message, or for further bytes."""
         end = sum(self.counts)
         have = end - self._start
         wanted = self._size(self._start, have)

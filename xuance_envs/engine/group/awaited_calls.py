@@ -100,10 +100,10 @@ def start(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def _reads(layer: Any, name: str) -> str:
     return (
         f"{type(layer).__name__} uses the result of {name} without awaiting it, but {name} is "
-        "'async def': wrap the environment only in wrappers that return the result unchanged or "
-        "whose reset and step are 'async def', or wrap the vectorized environment. To keep "
-        "gymnasium.make from adding such wrappers, pass disable_env_checker=True and register the "
-        "id without max_episode_steps"
+        "'async def'. Use only wrappers that return the result unchanged or whose reset and step "
+        "are 'async def'; alternatively, wrap the vectorized environment. To keep gymnasium.make "
+        "from adding such wrappers, pass disable_env_checker=True and register the id without "
+        "max_episode_steps"
     )
 
 

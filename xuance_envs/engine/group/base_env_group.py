@@ -144,7 +144,7 @@ class BaseEnvGroup:
         values: Sequence[Any] | None = None,
         find: Callable[[Any, str], Any] = find_layer,
     ) -> list[Any]:
-        """Call ``act(env, value)`` for environments or, given ``name``, layers that have it."""
+        """Call ``act(env, value)``; given ``name``, ``env`` is the layer with this attribute."""
         previous, self._command = self._command, command
         results = []
         try:

@@ -158,7 +158,7 @@ class EnvGroup(BaseEnvGroup):
                     write_info(i, info)
                 if terminated is not False or truncated is not False:
                     self._store_episode_end(i, terminated, truncated)
-                pass  # Python 3.12 skips the handler if interrupted at a loop's final "if"
+                pass  # else an interrupt at the final "if" would skip the handler in Python 3.12
             self._interrupted_at = i, result
         except BaseException as error:
             self._interrupted_at = i, result
@@ -195,7 +195,7 @@ class EnvGroup(BaseEnvGroup):
     def reset_after_restart(
         self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]], places: Sequence[int]
     ) -> Outcome:
-        """Reset a restarted worker's environments; return an outcome that truncates episodes."""
+        """Reset environments after a worker restart, and report their episodes as truncated."""
         self._begin_for(places)
         for i in places:
             self._rewards[i] = self._zero_reward

@@ -32,7 +32,7 @@ def packed_registry() -> bytes | None:
     return dumps_for_worker(known) if known else None
 
 
-SavedStates = tuple[list[Saved], Mapping[bytes, bytes]]  # and packed fingerprints, by digest
+SavedStates = tuple[list[Saved], Mapping[bytes, bytes]]  # states; packed fingerprints by digest
 
 
 class _Group(Protocol):
@@ -82,7 +82,7 @@ class GroupStates:
         kept: Collection[int] = (),
         max_bytes: int | None = None,
     ) -> SavedStates:
-        """Return the states of some environments, and by digest the fingerprints they refer to."""
+        """Return the states of some environments, and their fingerprints as a dict by digest."""
         self._apply_registry(registry)
         self.discard_states()
         fingerprints: dict[bytes, bytes] = {}
@@ -113,7 +113,7 @@ class GroupStates:
         return list(saved.values()), fingerprints
 
     def verify_saving(self, places: Sequence[int], registry: bytes | None) -> list[str]:
-        """Test saving with two new environments per different function; return warnings."""
+        """Test saving with two new environments for each distinct function; return warnings."""
         # Imported here because few groups verify.
         from xuance_envs.state.checking import verify_saving
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("xuance_envs")
 
 
 class DropUnpicklableInfos:
-    """Environment function whose infos are sent without values that cannot be pickled."""
+    """Base class of environment functions whose infos are sent without unpicklable values."""
 
 
 class PicklingHost(GroupHost):

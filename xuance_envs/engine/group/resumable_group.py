@@ -185,7 +185,7 @@ class ResumableGroup(EnvGroup):
     def verify_replay(
         self, states: SavedStates, steps: Steps, results: Results, registry: bytes | None
     ) -> tuple[str, str]:
-        """Repeat steps in new environments; return a difference or an obstacle, as texts."""
+        """Repeat steps in new environments; return texts (difference, obstacle), empty if none."""
         try:
             twin = self._make_twin()
         except Exception as error:

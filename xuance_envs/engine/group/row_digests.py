@@ -20,7 +20,7 @@ class RowDigests:
 
     A digest is the sum of the row's words of up to 32 bits, each multiplied by a random odd 64-bit
     number. If one word changes, the digest changes. If several words change, it stays equal with a
-    probability of at most 2**-32. A 32-bit sum would stay equal if two numbers changed their signs.
+    probability of at most 2**-32. A 32-bit digest could not detect that two floats changed signs.
     """
 
     def __init__(self, part: NDArray[Any], values: NDArray[np.uint64]) -> None:

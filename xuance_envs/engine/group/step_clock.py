@@ -67,7 +67,7 @@ def timing_delta(memory: Any) -> bytes:
 
 
 def apply_timing_delta(memory: bytearray, timing_delta: bytes) -> None:
-    """Update a copy of a clock's memory that received all earlier deltas."""
+    """Apply a delta to a copy of a clock's memory, after all earlier deltas."""
     memory[: 8 * _RING] = timing_delta[: 8 * _RING]
     steps = int(np.frombuffer(timing_delta, np.float64, 1)[0])
     if steps:
