@@ -113,7 +113,7 @@ class GroupStates:
         return list(saved.values()), fingerprints
 
     def verify_saving(self, places: Sequence[int], registry: bytes | None) -> list[str]:
-        """Test saving with two new environments for each distinct function; return warnings."""
+        """Test saving with two new environments per distinct function code; return warnings."""
         # Imported here because few groups verify.
         from xuance_envs.state.checking import verify_saving
 
