@@ -172,8 +172,8 @@ class NormalizeRewards(RewardTransform):
             after[batch.at] = returns
         exact = np.divide(rewards, moments.deviation)
         limit = self._clip * moments.deviation
-        # Fast check: if the sum of squares is within the limit, every square is. Counted rewards
-        # have finite squares.
+        # Fast check: if the sum of squares is within the limit, every square is. The sum is
+        # finite, because the update above rejects larger rewards.
         if (
             rewards.ndim > 1
             or not (self.training and is_plain)

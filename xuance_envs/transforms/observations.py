@@ -34,9 +34,10 @@ class ObservationTransform(Transform):
     """Base class for transforms of observations.
 
     A subclass defines :meth:`_put`. A subclass that keeps data from earlier calls (a *memory*),
-    such as running statistics, also defines :meth:`_learn`. Both receive ``parts``: one batch for
-    each leaf of the observation space, such as each Box in a Dict. ``firsts`` has the same form for
-    the first observations after ended episodes, or is None if no episode ended.
+    such as running statistics, also defines :meth:`_learn`. Both methods receive the observations
+    as ``parts``: one batch per leaf of the observation space, such as each Box in a Dict.
+    ``firsts`` has the same form for the first observations after ended episodes, or is None if no
+    episode ended.
 
     Args:
         vec_env: the vectorized environment.
@@ -121,7 +122,7 @@ class ObservationTransform(Transform):
         return into.as_batch()
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
-        """Transform the observations from which the loaded environments ``ids`` continue."""
+        """Transform ``obs``, the current observations of the loaded environments ``ids``."""
         self._put(self._state.memory, self._input_layout.flatten(obs), into)
 
     def _update_buf_obs(self, batch: Batch) -> None:

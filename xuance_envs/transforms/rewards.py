@@ -38,7 +38,7 @@ class RewardTransform(Transform):
     ) -> None:
         """Declare the shape and bounds of the transformed rewards; call it in the constructor.
 
-        This sets ``reward_space``, to None if rewards are numbers.
+        This sets ``reward_space``: a Box for vectors, None for numbers.
 
         Args:
             shape: shape of one reward: ``()`` for numbers, ``(k,)`` for vectors.
@@ -147,7 +147,8 @@ class TransformRewards(RewardTransform):
         vec_env: the vectorized environment.
         function: function of the rewards ``(n,)`` float64 of n environments, for any n. It returns
             n numbers; result i may depend only on reward i. For vector rewards ``(n, k)``, it
-            returns ``(n,)`` or ``(n, j)``; the constructor calls it with ones to find out which.
+            returns ``(n,)`` or ``(n, j)``. The constructor finds out which: it calls the function
+            with an array of ones.
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:

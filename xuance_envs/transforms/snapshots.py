@@ -33,8 +33,8 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
     raise StateMismatchError(
         -1,
         "load_state",
-        f"expected states saved by {name} with {inner} inside it, got states without its data: "
-        "use the same transforms in the same order as when saving",
+        f"expected states with data of {name} around {inner}, got none: use the same transforms in "
+        "the same order as when saving",
         what="transforms",
         here=name,
     )

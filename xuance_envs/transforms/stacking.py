@@ -20,9 +20,9 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 __all__ = ["StackObservations"]
 
 FirstObservations = dict[int, list[Any]]
-"""The first observation, as leaves, of each environment whose last step began an episode.
+"""For each environment whose last step began an episode: its first observation, as leaves.
 
-The list is empty if an error discarded the observation; the environment's next one replaces it.
+An empty list means that an error discarded it. The next observation then counts as the first.
 """
 
 

@@ -28,7 +28,7 @@ class StatefulTransform:
         """Check learned data and return a function that applies it.
 
         Args:
-            learned: result of :meth:`learned`; its lists may be arrays.
+            learned: result of :meth:`learned`; arrays may replace its lists.
 
         Returns:
             A function without arguments that replaces this transform's data.
@@ -103,7 +103,7 @@ class StatefulTransform:
 
 
 def _stateful_transforms(outermost: StatefulTransform) -> dict[str, StatefulTransform]:
-    """Return the transforms that learn, by class name and number."""
+    """Return the transforms that learn, named ``NormalizeRewards``, ``NormalizeRewards-2`` etc."""
     found: dict[str, StatefulTransform] = {}
     for transform in outermost.transforms:
         if transform.learned():

@@ -74,7 +74,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         self._changes_actions = type(self)._forward is not Transform._forward
         self._state: Any = None
         self._steps = 0
-        self._buf_obs: Any = None  # the latest observations, once they were read
+        self._buf_obs: Any = None  # cache of `buf_obs`
         self._exact_rewards: NDArray[np.float64] | None = None
         # Progress of unfinished calls: an interrupted one can be repeated.
         self._stepping = self._sending = False
@@ -103,7 +103,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """Update ``buf_obs`` after a reset of some environments."""
 
     def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
-        """Restart the episodes of ``envs``, whose ends or starts were lost in a failed call."""
+        """Restart the episodes of ``envs`` after a failed call that lost episode ends or starts."""
 
     @property
     def transforms(self) -> list[Transform]:
@@ -119,8 +119,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        Without ``keep_raw``, storage starts at the first access, which returns the latest
-        observations of all environments.
+        Without ``keep_raw``, the first access returns the latest observations of all environments.
+        Later calls then store their observations.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
@@ -369,7 +369,6 @@ def _state_key(transform: Transform) -> str:
 
 
 def _no_rewards(vec_env: VecEnv, count: int | None = None) -> NDArray[np.float32]:
-    """Return the zero rewards of a reset of ``count`` environments, by default of all."""
     rows = vec_env.num_envs if count is None else count
     return np.zeros((rows, *shape_of_rewards(vec_env.reward_space)), np.float32)
 

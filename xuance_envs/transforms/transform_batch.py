@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def given_rewards(self) -> NDArray[np.float64]:
-        """Rewards before this transform, in a new array; in a step, not rounded to float32."""
+        """Rewards before this transform, in a new array; unrounded if all environments stepped."""
         source = self.source
         return self.rewards.astype(np.float64) if source is None else source.exact_rewards
 
@@ -78,11 +78,11 @@ class Batch:
 
     @property
     def env_ids(self) -> list[int]:
-        """Environments by row."""
+        """Index of each row's environment."""
         return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
 
     def call_number_after(self, number: int) -> int:
-        """Return this call's number since the last full reset, given the last call's number."""
+        """Return the number of calls since the last full reset; ``number`` excludes this call."""
         is_full_reset = self.envs is None and self.began is not None
         return 0 if is_full_reset else number + 1
 
