@@ -18,7 +18,7 @@ from xuance_envs.remote.wire.constants import API_PREFIX
 TOKEN_BYTES = 24
 TOKEN_VARIABLE = "XUANCE_ENVS_TOKEN"
 
-# Options, by the client's argument that they set.
+# Arguments of the client, and the command-line options that set them.
 _OPTIONS = {
     "base_url": "--url",
     "verify": "--ca",

@@ -358,7 +358,7 @@ def create_student_gym_env_vectorized(
         ValueError: ``num_envs`` or ``step_size`` is below 1, or the address, token or ``verify`` is
             invalid.
         EnvError: an environment could not be created.
-        RemoteError: the server refuses a request or does not reply; a derived class per cause,
+        RemoteError: the server refuses a request or does not reply. Each cause has a derived class,
             such as :class:`~xuance_envs.errors.RemoteNotFoundError` for an unknown ``env_id``.
         ImportError: msgpack is not installed.
 

@@ -53,7 +53,7 @@ def sendable(command: str, value: Any) -> Any:
 
 
 class RemoteDriver(Driver):
-    """Driver of a session; a thread sends requests, or the calling thread if ``blocking``."""
+    """Driver of a session. Its thread sends requests; if ``blocking``, the calling thread does."""
 
     tag = 0
     fds: tuple[int, ...] = ()  # a socket that becomes readable when a reply arrives

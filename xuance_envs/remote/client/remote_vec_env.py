@@ -70,7 +70,7 @@ class RemoteVecEnv(GroupedVecEnv):
         ValueError: ``num_envs`` is below 1, or the address, token, seed or ``verify`` is invalid.
         TypeError: a keyword argument cannot be sent.
         EnvError: an environment could not be created.
-        RemoteError: the server refuses a request or does not reply; a derived class per cause,
+        RemoteError: the server refuses a request or does not reply. Each cause has a derived class,
             such as :class:`~xuance_envs.errors.RemoteNotFoundError` for an unknown ``env_id``.
         ImportError: msgpack is not installed.
 

@@ -356,7 +356,7 @@ class Proxies:
         return any(found in network for network in self.trusted)
 
     def restore(self, scope: MutableMapping[str, Any]) -> None:
-        """Restore path, scheme and client address, which proxies replaced, in an ASGI ``scope``."""
+        """Undo the proxies' changes to path, scheme and client address in an ASGI ``scope``."""
         root, path = self.root_path, scope["path"]
         if root:
             scope["root_path"] = root

@@ -193,7 +193,7 @@ class ByteBudget:
         self._released = asyncio.Condition()
 
     def has_room(self, size: int) -> bool:
-        """Return whether a reservation would succeed now; without others, any size does."""
+        """Return whether a reservation would succeed now: any size if nothing is reserved."""
         return not self._used or self._used + size <= self._size
 
     @asynccontextmanager

@@ -216,8 +216,8 @@ class Settings:
         shutdown_grace: seconds for requests in progress to finish when the server stops; None (the
             default) for the larger of ``limits.request`` and ``limits.start``.
         limits_by_tokens: names of limits that the server adapts to the number N of names in
-            ``tokens``, if any. It raises ``sessions`` and ``environments`` to at least N, and
-            ``processes`` to at least N (on Linux 2 N). It sets limits per token, such as
+            ``tokens``, unless N is 0. It raises ``sessions`` and ``environments`` to at least N,
+            and ``processes`` to at least N (on Linux 2 N). It sets limits per token, such as
             ``sessions_per_token``, to equal shares of the total.
     """
 

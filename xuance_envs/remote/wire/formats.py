@@ -119,7 +119,7 @@ class PieceWriter(ABC):
     """Encoder of messages in pieces, so that no call takes long; it limits the size."""
 
     comma = colon = b""
-    leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # sizes of leaves, in values
+    leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # functions that count a leaf's values
     costly = _CONTAINERS
     encode: Callable[[Any], bytes]
     write_leaf: Callable[[Any], None]  # writes a large value of a type in ``leaf_costs``
@@ -183,7 +183,7 @@ class PieceWriter(ABC):
             raise TooLargeError(int(self._limit))
 
     def _cost(self, node: Any) -> int:
-        """Return the number of values to encode in a node, or at least BLOCK + 1 if larger."""
+        """Return the number of values to encode in a node; counting stops above BLOCK."""
         found, cost, leaf_costs = [node], 0, self.leaf_costs
         for each in found:
             if (kind := type(each)) in _CONTAINERS:

@@ -24,7 +24,7 @@ from xuance_envs.remote.wire.nodes import (
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 T = TypeVar("T")
-# Encoder of a space as fields of a message, and decoder, which also gets the depth of nesting.
+# Encoder from a space to message fields; decoder from message fields and nesting depth.
 _Codec = tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], Space[Any]]]
 
 MAX_SPACE_ELEMENTS = 2**28  # even a small message could declare more

@@ -1,14 +1,14 @@
 """Steps in msgpack messages: the bytes of their arrays, with a layout that is sent once.
 
 A reply is ``{"layout": number, "frame": bytes}``. The request has the number of the last layout
-that the client received, or 0. If the reply's layout differs from this one, ``columns`` has:
+that the client received, or 0. If the layout has changed, the reply also has ``columns``:
 
 - dtypes and shapes of the arrays, and whether frames also contain action masks;
-- the kinds of numbers, in the order of their codes;
+- the types of numbers in infos, in the order of their codes;
 - for infos and reset infos: the key and byte offset of each column, the kinds of arrays, and the
   number of bytes per environment.
 
-The client checks the layout, the frame's size and the codes of kinds.
+The client checks the layout, the frame's size and the codes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from xuance_envs.remote.wire.nodes import (
     shortened,
 )
 
-# Kinds of numbers, in the order of their codes. The client raises if the server's list differs.
+# Types of numbers, in the order of their codes. The client raises if the server's list differs.
 _NUMBERS = [
     f"numpy.{np.dtype(kind).name}" if issubclass(kind, np.generic) else kind.__name__
     for kind in NUMBER_KINDS
@@ -184,8 +184,8 @@ def _layout_from_wire(node: Any, room: int) -> ColumnLayout:
         or len(set(keys)) != len(keys)
     ):
         raise WireError(
-            f"expected at most {MAX_COLUMNS} keys, all different, one start per key, and at most "
-            f"{MAX_ARRAY_KINDS} kinds of arrays, got {node!a:.200}"
+            f"expected at most {MAX_COLUMNS} keys, all different, one start offset per key, and at "
+            f"most {MAX_ARRAY_KINDS} kinds of arrays, got {node!a:.200}"
         )
     for each in (*starts, nbytes):
         if type(each) is not int or not 0 <= each <= room:

@@ -73,7 +73,7 @@ def _action_masks(vec_env: HostedVecEnv) -> Answer:
 
 
 def step(vec_env: HostedVecEnv, layout: int | None = None) -> Answer:
-    """Finish the pending step; return its reply, a frame if possible, valid until the next step."""
+    """Finish the pending step and return its reply, which is valid until the next step."""
     if (frame := vec_env.finish_step(layout)) is not None:
         return frame
     space, infos = vec_env.observation_space, vec_env.buf_infos
@@ -183,7 +183,7 @@ def _pickled_infos_to_wire(infos: Sequence[Any]) -> list[Any] | LazyList:
 
 
 def _info_to_wire(info: Any) -> Any:
-    """Encode an info without values that cannot be sent; an error would lose the executed step."""
+    """Encode an info; omit values that cannot be sent: an error would lose the executed step."""
     try:
         return to_wire(info)
     except WireError:

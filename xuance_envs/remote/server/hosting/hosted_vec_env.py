@@ -246,7 +246,7 @@ class HostedVecEnv(GroupedVecEnv):
         return reply
 
     def close_extras(self) -> None:
-        """Reject further commands. The event loop may call this, so nothing waits for workers."""
+        """Reject further commands, without waiting for workers: the event loop may call this."""
         self._groups.mark_closed()
 
     def end_workers(self) -> None:

@@ -46,7 +46,7 @@ class HostedFunction(DropUnpicklableInfos):
 
 
 class InfoFilter:
-    """Wrapper that removes infos whose key is not allowed, or whose value cannot be sent."""
+    """Wrapper that removes info entries that are not allowed or cannot be sent."""
 
     def __init__(self, env: Any, infos: InfoKeys) -> None:
         self.env = env
@@ -132,7 +132,7 @@ RESET = 0  # request number of all resets; each request that repeats actions has
 
 @dataclass(frozen=True)
 class RepeatResult:
-    """Result of repeated steps, with a pickled info: the server unpickles one at a time."""
+    """Result of repeated steps. The server unpickles one environment's ``info`` at a time."""
 
     observations: Any
     steps: int

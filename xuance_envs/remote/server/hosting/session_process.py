@@ -54,7 +54,7 @@ def usage_of(pids: Iterable[int]) -> dict[int, Usage]:
 
 
 class StoredState(NamedTuple):
-    """Sizes, in bytes, of a stored state and of its observation's parts without fixed shapes."""
+    """Bytes of a stored state, and of the parts of its observation that have no fixed shape."""
 
     size: int
     object_size: int
@@ -203,7 +203,7 @@ class SessionProcess:
     async def wait_for_replies(
         self, receivers: Mapping[int, Callable[[], int]], fds: Sequence[int]
     ) -> int | None:
-        """Wait for all workers; return the number of bytes, or None if one ends or is too slow."""
+        """Wait for all workers; return the byte count, or None if a worker ends or is too slow."""
         loop = self._loop
         event = self._reply_event = loop.create_future()
         self._received = dict.fromkeys(receivers, 0)  # bytes of each reply, by descriptor

@@ -26,7 +26,7 @@ EVICTED_FRACTION = 16  # beyond the limit, a new connection replaces up to limit
 
 class ManagedConnection(Protocol):
     @property
-    def has_token(self) -> bool: ...  # if its last request to a message route had a valid token
+    def has_token(self) -> bool: ...  # if its last API message had a valid token
     @property
     def waiting_since(self) -> float | None: ...  # for the client; None while a request runs
     @property

@@ -1,4 +1,4 @@
-"""HTTP connections of a server: limits, parsing and replies; message routes need no ASGI."""
+"""HTTP connections of a server: limits, parsing and replies; API messages bypass ASGI."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_HEADERS = 100
 MAX_UNPARSED = 64 * 2**20  # bytes of pipelined requests that all connections together may hold
 WRITE_BUFFER = 64 * 2**10  # bytes of unread replies at which no further request starts
 TLS_WRITE = 16 * 2**10  # maximum bytes to encrypt at a time: a TLS record
-TLS_BUFFERS = 192 * 2**10  # approximate bytes below the transport if a TLS client reads nothing
+TLS_BUFFERS = 192 * 2**10  # approximate bytes in lower buffers if a TLS client reads nothing
 MIN_WRITE_PROGRESS = 2**20  # bytes to read within the write timeout, or all if fewer remain
 _UNAWAITED = asyncio.Event()  # shared by complete requests: creating one takes a microsecond
 
@@ -190,7 +190,7 @@ class ServerConnection(HttpToolsProtocol):
         )
 
     def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
-        """Return head, size and cycle if ``data`` is one request with a reusable parsed head."""
+        """Return head, size and request cycle if ``data`` is one request with a reusable head."""
         cycle = self.cycle
         if type(cycle) is not RequestCycle or cycle.more_body or not cycle.keep_alive:
             return None

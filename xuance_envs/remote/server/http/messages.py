@@ -133,7 +133,8 @@ class Step(SessionRequestModel):
     layout: Annotated[int, Field(ge=0, le=2**53)] | None = Field(
         None,
         description="only for replies in msgpack: number of the last frame layout that the client "
-        "has received, or 0. The reply is then a frame if all its values are numbers or arrays",
+        "has received, or 0. With this field, the reply is a frame if all its values are numbers "
+        "or arrays",
     )
 
 

@@ -142,7 +142,7 @@ class LargeReplies:
 
 @dataclass(eq=False, repr=False)
 class RequestCycle:
-    """Request for a message route and its reply, with the interface of uvicorn's cycles."""
+    """A request that bypasses ASGI, and its reply, with the interface of uvicorn's cycles."""
 
     connection: Any  # a ServerConnection, whose module imports this one
     head: RequestHead

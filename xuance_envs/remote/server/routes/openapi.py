@@ -55,7 +55,7 @@ def add_document(
     root_path: str,
     check: Callable[[Request], Any],
 ) -> Reply:
-    """Add a route for the OpenAPI document, which ``check`` may refuse; return its reply."""
+    """Add a route for the OpenAPI document, and return its reply; ``check`` may refuse requests."""
     document = app.openapi()
     components = document.setdefault("components", {})
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
