@@ -1,4 +1,4 @@
-"""The demo's training run: train an agent, plot its learning curve and record it.
+"""The demo's training run: train an agent, plot its learning curve and record a GIF.
 
 PPO comes from ``examples/train_ppo.py``, so that there is only one implementation.
 """

@@ -109,7 +109,7 @@ class EventLoop:
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> Outcome:
-    """Return a result, or any exception instead of raising it: a SystemExit would end the loop."""
+    """Return the result or the exception: raising a SystemExit would end the loop."""
     try:
         return await awaitable, None
     except BaseException as error:

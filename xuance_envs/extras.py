@@ -27,7 +27,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "sb3": ("stable_baselines3",),
     "torch": ("torch", "tqdm", "PIL"),
 }
-"""Modules that each extra provides; ``doctor`` reports an extra as missing if one of them is."""
+"""Modules that each extra provides; ``doctor`` reports those that are missing."""
 LEFT_OUT_FROM = {
     **{"Box2D": 14, "mo_gymnasium": 14, "mpe2": 14},
     **{"ale_py": 15, "pettingzoo": 15, "ray": 15},
@@ -60,7 +60,7 @@ def missing_extra(feature: str, extra: str, error: ImportError) -> ImportError:
 
 
 def require_attributes(requirement: str, owner: Any, names: str) -> None:
-    """Raise ImportError unless a module, or a class or its instances, has all of these names."""
+    """Raise ImportError unless a module or a class (with its instances) has all ``names``."""
     found = set(dir(owner))
     if isinstance(owner, type):  # its methods store the attributes of instances
         methods = [each for each in vars(owner).values() if isinstance(each, FunctionType)]

@@ -14,7 +14,7 @@ EXTRAS_MARK = "# These names require extras."
 
 
 def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__``, which also serves ``__all__``, and its ``__dir__``."""
+    """Return a package's ``__getattr__`` (it also serves ``__all__``) and ``__dir__``."""
     homes: dict[str, str] = {}
     without_extras: list[str] = []
 

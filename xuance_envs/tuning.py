@@ -5,8 +5,8 @@ steps take long compared with this time, and if many environments share the cost
 wait, for a network or an external simulator, need more processes than there are CPUs.
 
 The step time is measured with one environment. Two figures show whether an environment computes or
-waits: its CPU time relative to wall time, and the number of times that it sleeps. A busy machine
-lowers the CPU time of an environment that computes, too, but does not make it sleep.
+waits: the fraction of the step time that it spends on the CPU, and how often it sleeps. On a busy
+machine, environments that compute have a low fraction, too, but they do not sleep.
 
 Threads are candidates only if the caller allows them, because environments in threads share global
 state. They suit environments that wait and, in a free-threaded Python, environments that compute.
@@ -62,7 +62,10 @@ Among them, the estimates decide.
 """
 
 SIMPLER_CHOICE_TOLERANCE = 0.97
-"""Of equally fast candidates, the simplest above this fraction of their best estimate is chosen."""
+"""Equally fast candidates with this fraction of their highest estimate count as equally good.
+
+The simplest of these is chosen.
+"""
 
 
 def backend_class(name: str) -> Callable[..., VecEnv]:

@@ -25,9 +25,9 @@ class RemoteError(VecEnvError):
         message (str): the problem and its remedy.
         server (str): the server's address.
         status (int | None): HTTP status of the response; None if there was none.
-        is_refusal (bool): True for the statuses 403 and 429. The server executed nothing, with two
-            exceptions: it ended the session for using too much CPU time or memory, or it may have
-            executed an earlier attempt, whose error is then the ``__cause__``.
+        is_refusal (bool): True for the statuses 403 and 429. The server executed nothing, unless it
+            ended the session for using too much CPU time or memory. If ``__cause__`` is set, it is
+            the error of an earlier attempt, which the server may have executed.
 
     Example:
         >>> try:
