@@ -23,7 +23,7 @@ Moments = list[tuple[float, float]]
 
 
 def recording(env_id: str) -> Any:
-    """Make an environment that records when the steps of its process's group begin and end.
+    """Make an environment whose ``moments`` are the start and end of each step of its group.
 
     All processes read the same clock.
     """

@@ -8,7 +8,7 @@ The script has three parts, each with a table:
 - ``unequal``: CartPole, while another process keeps one core half busy. A synchronous step waits
   for the slower group; ``send`` and ``recv`` do not.
 
-With ``send`` and ``recv``, actions are sent immediately for every received environment.
+After each ``recv``, the received environments get new actions immediately.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Part:
 
 
 class SendRecvLoop:
-    """A runner that sends actions immediately for every environment it receives.
+    """A runner that sends actions to the received environments immediately after each ``recv``.
 
     Only the steps of the environments in ``counted`` count; None means all.
     """

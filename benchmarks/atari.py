@@ -209,7 +209,7 @@ def table(results: dict[str, Results]) -> str:
 
 
 def others_in(results: dict[str, Results]) -> list[str]:
-    """Return the baselines: the limit of the cores, and the other libraries that took part."""
+    """Return the baselines: :data:`LIMIT`, and the other libraries that took part."""
     names = {
         result.name
         for found in results.values()

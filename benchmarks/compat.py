@@ -63,7 +63,7 @@ def bare_pipes(one_each: bool) -> Maker:
 
 
 def engine(entry: Entry) -> StepLoop:
-    """Create a runner of Gymnasium's own vectorized implementation."""
+    """Create a runner of the environment's own vectorized implementation."""
     bare = gymnasium.make_vec(
         entry.env_id, num_envs=entry.num_envs, vectorization_mode="vector_entry_point"
     )

@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             runners[f"a bare loop, halves={halves}"] = BareLoop(args, halves, stack)
         return runners
 
-    what = f"{args.num_envs} × {args.work:g} ms, {args.think:g} ms for a row"
+    what = f"{args.num_envs} × {args.work:g} ms, agent {args.think:g} ms per environment"
     one, bare_one, two, bare_two = race(args, what, make_runners, print).values()
     rows = [
         [name, f"{whole.median:,.0f}", f"{halved.median:,.0f}", f"{halved.relative_to(whole):.2f}"]

@@ -2,8 +2,8 @@
 
 sb3-contrib's agent reads the masks of all environments before each step. The environments have 64
 actions, compute in each step, and return masks from a method. A run with prepared steps and masks,
-which cost nothing, shows the agent's own time. A second such run waits in each step for the
-environments' computing time divided by the number of CPUs. It shows the upper bound.
+which cost nothing, shows the agent's own time. A second such run shows the upper bound: each step
+lasts for the environments' computing time divided by the number of CPUs.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ Each figure is the median of the rounds, in microseconds per environment step. F
 bare loop uses as many sleeping processes as there are workers. It writes one byte to each process,
 and reads one byte from each. Its figures are in microseconds per process and step.
 
-With more workers than cores, workers also run on the main process's core and evict its caches, and
-the main process wakes them again if a step takes longer than five milliseconds. ``--own-cpu``
-prevents both, as on a machine with a core per process: the main process has one core, all others
-run on the other cores.
+With more workers than cores, workers also run on the main process's core and evict its caches. If
+a step takes longer than five milliseconds, the main process also wakes the workers a second time.
+``--own-cpu`` prevents both: the main process gets one core, all workers run on the others.
 """
 
 from __future__ import annotations

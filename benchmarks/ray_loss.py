@@ -24,7 +24,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="half on each of two nodes")
-    add("--steps", type=int, default=200, help="vector steps before and after")
+    add("--steps", type=int, default=200, help="vector steps before and after each failure")
     add("--rounds", type=int, default=3, help="node failures, one after the other")
     add_outputs(parser, "ray loss table")
     return parser.parse_args(argv)

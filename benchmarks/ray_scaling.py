@@ -106,8 +106,8 @@ class Costs:
         """Return the seconds of a vector step.
 
         The last actor starts after all requests are sent, and replies after a latency and its
-        environments' work. Meanwhile, the main process receives the other replies. If this takes
-        longer, it determines the duration.
+        environments' work. If the main process takes longer to send all requests and receive all
+        replies, its time determines the duration.
         """
         reply = envs * bytes_per_env * self.per_byte
         last = actors * self.send + self.latency + envs * (work + self.per_env) + self.receive

@@ -1,6 +1,6 @@
 """Measure the cost of saving, restoring and cloning environments, and of resuming workers.
 
-One environment is saved and loaded into another; one is cloned into eight over two workers.
+One environment is saved and loaded into another; one is cloned into eight in two workers.
 Loading a state is compared with repeating the actions. Throughput with on_worker_failure="resume"
 is compared with that of "restart". Each round creates a vectorized environment for each option,
 and steps the two in turns. Environments that record actions are compared with environments that do
@@ -87,7 +87,7 @@ def of_one(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Measure cloning one environment into eight over two workers, and file sizes."""
+    """Measure cloning one environment into eight in two workers, and file sizes."""
     with SubprocVecEnv([ENVS[name]] * 8, in_series=4) as envs:
         envs.reset(seed=0)
         for action in actions_of(envs, 50):

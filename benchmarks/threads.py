@@ -10,7 +10,7 @@ Each case has a reference, and each implementation runs in a fresh process:
 - ``torchrl``: environments that do nothing, or sleep, against TorchRL's ``AsyncEnvPool`` with its
   threads. Use ``--peers`` in a virtual environment that has TorchRL. TorchRL's backend
   ``asyncio`` is not compared, because TorchRL has not implemented it.
-- ``computing``: CartPole and HalfCheetah against worker processes, and against loops in two
+- ``computing``: CartPole and HalfCheetah, in threads, in worker processes, and in loops in two
   processes and in two threads. Run it in a free-threaded Python, too: with the global interpreter
   lock (GIL), threads that compute run one at a time.
 """

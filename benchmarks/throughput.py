@@ -50,7 +50,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--wrapper",
         choices=WRAPPERS,
         default="gym_env",
-        help="single environment for this package's backends",
+        help="environments of this package's backends: Gym_Env, or plain gymnasium.make",
     )
     add_peers(parser, PEERS)
     add_rounds(parser)
@@ -93,7 +93,7 @@ def make_runners(
 
 
 def baselines(results: Results) -> list[str]:
-    """Return the baselines: the limit of the cores, and the other libraries that took part."""
+    """Return the baselines: :data:`LIMIT`, and the other libraries that took part."""
     names = {result.name for panel in results.panels.values() for result in panel}
     return [LIMIT, *(peer.title for peer in PEERS.values() if peer.title in names)]
 

@@ -5,7 +5,7 @@ library runs with its defaults. This favors Gymnasium and EnvPool: after an epis
 next step only resets the environment, but counts as a step. Tianshou's users reset ended
 environments themselves, so the adapter resets them within the step, in one call. If a library's
 requirements conflict with those of this package, the library runs in its own virtual environment
-and process. This process measures the time: see :mod:`benchmarks.peers.elsewhere`.
+and process, which also measures the time: see :mod:`benchmarks.peers.elsewhere`.
 """
 
 from __future__ import annotations

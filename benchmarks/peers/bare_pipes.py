@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 RESET = 128
-"""Added to an environment's number in requests for its reset, and in the replies."""
+"""Added to an environment's number in reset requests and in the replies to them."""
 
 SPIN = 500e-6
 """Maximum seconds for which a process spins before it blocks, if each process has a CPU."""

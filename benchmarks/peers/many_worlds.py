@@ -90,8 +90,8 @@ class Cheap(ParallelEnv):
 def make(world: str) -> Any:
     """Create an environment by its name in the benchmark.
 
-    ``"states"`` is ``"spread"`` with a state, which only some implementations support, and which
-    computes all observations again.
+    ``"states"`` is ``"spread"`` with a state, which only some implementations support. Reading the
+    state computes all observations again.
     """
     if world in ("spread", "states"):
         for package in ("mpe2", "pettingzoo.mpe"):

@@ -227,7 +227,7 @@ def watched_health(url: str, cafile: str | None = None) -> Iterator[list[float]]
     """Request ``/healthz`` and steps of a small session continuously, from a separate process.
 
     The session belongs to the token ``other``, which a server with tokens must accept. At the end,
-    the yielded list receives the longest delay of each in seconds.
+    the yielded list receives the longest ``/healthz`` and the longest step, in seconds.
     """
     context = get_context("forkserver")  # the next process need not import all this again
     context.set_forkserver_preload([__name__])

@@ -22,7 +22,6 @@ def make_parser(name: str, question: str | None) -> argparse.ArgumentParser:
 
 
 def add_rounds(parser: argparse.ArgumentParser, rounds: int = 7, seconds: float = 0.5) -> None:
-    """Add the options for the rounds."""
     add = parser.add_argument
     add("--rounds", type=int, default=rounds, help="interleaved timed runs of each implementation")
     add("--seconds", type=float, default=seconds, help="duration of each run")

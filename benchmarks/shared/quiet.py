@@ -12,10 +12,10 @@ from statistics import median
 __all__ = ["BUSY", "EQUAL", "Look", "busy_fraction", "look", "slowest_core", "wait_until_quiet"]
 
 BUSY = 0.1
-"""Share of CPU time used by other processes above which figures are unreliable."""
+"""Figures are unreliable if other processes use more than this share of CPU time."""
 
 EQUAL = 0.9
-"""Speed of the slowest core relative to the fastest below which figures are unreliable."""
+"""Figures are unreliable if the slowest core's speed relative to the fastest is below this."""
 
 LOOK_SECONDS = 0.6
 """Duration of the check for other processes."""

@@ -71,7 +71,7 @@ class Sampling:
             self._group = EnvRunnerGroup(config=config, local_env_runner=False)
 
     def run(self, steps: int) -> float:
-        """Run, as :class:`~xuance_envs.measure.Runner` specifies, in whole rollouts."""
+        """Collect whole rollouts; return their duration, scaled to ``steps`` steps."""
         deliveries = math.ceil(steps / self._steps)
         start = perf_counter()
         for _ in range(deliveries):

@@ -9,7 +9,7 @@ __all__ = ["Rollouts"]
 
 
 class Rollouts:
-    """A runner for an object with a method ``rollout``, in whole rollouts."""
+    """A runner that collects whole rollouts, and scales their duration to the requested steps."""
 
     def __init__(self, rollout: Callable[[], None], num_envs: int, length: int) -> None:
         self.num_envs = num_envs

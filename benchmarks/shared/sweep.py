@@ -30,7 +30,6 @@ Sweep = dict[str, dict[str, Throughput]]
 
 
 def sweep_parser(name: str, question: str | None, *, num_envs: int) -> argparse.ArgumentParser:
-    """Return the argument parser of a sweep script."""
     parser = make_parser(name, question)
     add = parser.add_argument
     add("--num-envs", type=int, default=num_envs, metavar="N", help="default: %(default)s")
