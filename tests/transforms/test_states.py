@@ -143,7 +143,7 @@ def test_states_that_were_saved_through_other_transforms_are_refused():
         bare, stacked = inner.save_state(), StackObservations(inner, 2).save_state()
         for state in (bare, stacked):
             with pytest.raises(
-                StateMismatchError, match="expected states saved by NormalizeObservations"
+                StateMismatchError, match="expected states with data of NormalizeObservations"
             ):
                 envs.load_state(state)
         with pytest.raises(TypeError, match="expected an EnvStates, got dict"):
