@@ -73,7 +73,7 @@ def main() -> None:
                 returns.append(float(infos["episode"]["r"][i]))
             with torch.no_grad():
                 value = agent.value(torch.from_numpy(last_obs)).squeeze(-1)
-            next_values[step] = value * torch.from_numpy(~terminated)  # bootstrap if truncated
+            next_values[step] = value * torch.from_numpy(~terminated)  # 0 if terminated
             rewards[step], dones[step] = torch.from_numpy(reward), torch.from_numpy(ended)
             next_obs = torch.from_numpy(batch)
 

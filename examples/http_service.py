@@ -107,7 +107,7 @@ def main() -> None:
             seconds = time.perf_counter() - start
         server.shutdown()
     rate = args.num_envs * args.steps / seconds
-    print(f"{games} numbers guessed; {rate:,.0f} answers/s ({1 / SECONDS:,.0f} one by one)")
+    print(f"{games} numbers guessed; {rate:,.0f} answers/s ({1 / SECONDS:,.0f} without threads)")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@
 
 With `RolloutCollector(..., halves=2)` the halves alternate. With enough cores, a step of all
 environments then takes at most twice the larger of two times: the time of the policy for one half,
-and the time in which one half steps alone. `halves="auto"` measures both variants during the first
-128 steps or fewer.
+and the time in which one half steps alone. `halves="auto"` measures steps with and without
+halves during the first 128 steps or fewer.
 
 The speedup is largest if the policy does not use the CPU, like a policy on a GPU or one that sleeps
 (`--sleep`). A policy on the CPU takes a core from the environments, and two half batches cost more

@@ -56,7 +56,7 @@ class Settings:
     max_gradient: float = 0.5
 
 
-COUNTED_STATES = Settings(annealed_over=500_000, entropy_weight=0.02)
+DISCRETE_STATES = Settings(annealed_over=500_000, entropy_weight=0.02)
 CONTINUOUS = Settings(128, 1e-3, 1_000_000, epochs=10, batch_size=256, gamma=0.98)
 ATARI = Settings(128, 2.5e-4, 10_000_000, epochs=4, clip=0.1, entropy_weight=0.01)
 
@@ -275,8 +275,8 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
     if env_id.startswith(ATARI_IDS):
         return xuance_envs.Atari_Env(env_id, image_size=84)
     env = Gym_Env(env_id)
-    is_counted = isinstance(env.observation_space, gymnasium.spaces.Discrete)
-    return wrappers.FlattenObservation(env) if is_counted else env
+    has_discrete_states = isinstance(env.observation_space, gymnasium.spaces.Discrete)
+    return wrappers.FlattenObservation(env) if has_discrete_states else env
 
 
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
@@ -317,7 +317,7 @@ def settings_for(env_id: str) -> Settings:
         return ATARI
     with gymnasium.make(env_id) as env:
         if isinstance(env.observation_space, gymnasium.spaces.Discrete):
-            return COUNTED_STATES
+            return DISCRETE_STATES
         return CONTINUOUS if isinstance(env.action_space, gymnasium.spaces.Box) else Settings()
 
 
