@@ -158,7 +158,6 @@ def train(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="mpe2:simple_spread_v3")
     parser.add_argument("--num-envs", type=int, default=32)

@@ -146,7 +146,6 @@ class Agent(nn.Module):
 
 
 def optimizer_for(agent: Agent, settings: Settings) -> torch.optim.Optimizer:
-    """Create the optimizer."""
     return torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5, fused=True)
 
 
@@ -322,7 +321,6 @@ def settings_for(env_id: str) -> Settings:
 
 
 def main() -> None:
-    """Parse the command line, train, and print the progress."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = partial(parser.add_argument, help="default: %(default)s")
     add("--env", default="CartPole-v1")
