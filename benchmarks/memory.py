@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         for row in results
     ]
-    flat = f"Flat: at most {FLAT_MIB:g} MiB per million steps, after the first {SETTLING:.0%}."
+    flat = (
+        f"Flat: after the first {SETTLING:.0%} of the steps, memory grows by at most "
+        f"{FLAT_MIB:g} MiB per million steps."
+    )
     text = with_notes(markdown_table(header, rows, words=2), [flat])
     print(text)
     finish(args, __doc__, run, text, results=results)

@@ -3,9 +3,9 @@
 Each part runs one script, which writes a table between the part's markers on the page, and a
 plot. A part that fails leaves the page unchanged, and the other parts continue. The README's
 plots come from the parts `throughput` and `atari`. All parts take about twenty-five minutes on two
-idle cores. Before each part, the script waits for a limited time until the machine is idle. If
-rounds differ by more than 15 %, they are repeated, and the page says so. With selected parts, the
-page keeps the date and machine of all other parts.
+idle cores, longer if rounds are repeated. Before each part, the script waits for a limited time
+until the machine is idle. If rounds differ by more than 15 %, their number is doubled, and the
+page says so. With selected parts, the page keeps the date and machine of all other parts.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = list(dict.fromkeys(args.parts)) or list(PARTS)
     print(
         f"{len(names)} of {len(PARTS)} parts. All take about {MINUTES} minutes on two idle cores, "
-        f"up to twice that if rounds differ. No part starts after {args.minutes:g} minutes."
+        f"longer if rounds are repeated. After {args.minutes:g} minutes, the remaining parts are "
+        "skipped."
     )
     took = run_parts(names, args.minutes * 60, args.wait)
     done = {name: each.record for name, each in took.items() if each.record is not None}
