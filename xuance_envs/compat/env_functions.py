@@ -69,7 +69,7 @@ def _register_and_make(specs: Mapping[str, EnvSpec], function: Callable[[], Any]
 
 
 def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Return functions that first register this process's ids, except Gymnasium's own."""
+    """Return functions that register this process's environment ids, then make an environment."""
     specs = {
         spec.id: _with_main_by_value(spec)
         for spec in gymnasium.registry.values()

@@ -53,8 +53,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
     if their call is not pending, and ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
 
     Args:
-        shared_memory: True to raise Gymnasium's error for spaces that it cannot put into shared
-            memory. Unless ``worker`` is given, workers use shared memory even with False.
+        shared_memory: True to raise Gymnasium's error for spaces that Gymnasium cannot put into
+            shared memory. The argument has no other effect unless ``worker`` is given.
         context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None
             selects Python's default, or ``"spawn"`` if the default is ``"fork"`` and forking is
             unsafe. ``"thread"`` selects threads, as in
@@ -70,8 +70,9 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
 
     Raises:
         RuntimeError: the environments' spaces are not compatible.
-        ValueError: a mode is invalid, ``env_fns`` is empty, rewards are vectors, an option is out
-            of range, or a space is custom and ``shared_memory`` is True.
+        ValueError: ``observation_mode`` or ``autoreset_mode`` is invalid, ``env_fns`` is empty,
+            rewards are vectors, an option is out of range, or a space is custom and
+            ``shared_memory`` is True.
         TypeError: a space has a variable shape and ``shared_memory`` is True, an option is unknown,
             or options cannot be combined.
 

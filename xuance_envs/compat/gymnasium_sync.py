@@ -33,15 +33,15 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
         env_fns: callables that make one environment each.
         copy: True to return copies of the observations. If False, the next step overwrites the
             returned arrays.
-        observation_mode: ``"same"`` requires equal observation spaces, ``"different"`` only equal
-            shapes and dtypes. To set the batched space yourself, pass it, or a tuple
-            ``(batched space, single space)``; shapes and dtypes must then be equal, too.
+        observation_mode: ``"same"`` requires equal observation spaces. ``"different"``, a batched
+            space, or a tuple ``(batched space, single space)`` requires only equal shapes and
+            dtypes.
         autoreset_mode: when to reset after an episode's end: an ``AutoresetMode`` or its value.
 
     Raises:
         RuntimeError: the environments' spaces are not compatible.
-        ValueError: a mode is invalid, ``env_fns`` is empty, two callables returned the same
-            environment, or rewards are vectors.
+        ValueError: ``observation_mode`` or ``autoreset_mode`` is invalid, ``env_fns`` is empty,
+            two callables returned the same environment, or rewards are vectors.
 
     Example:
         >>> import gymnasium

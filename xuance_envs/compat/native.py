@@ -186,7 +186,7 @@ class EngineGroup(Groups):
 
 
 class NativeInfoCollector(InfoCollector):
-    """Info collector that takes infos outside the columns from the driver's ``rests``."""
+    """Info collector that reads infos without a column from the driver's ``rests``."""
 
     _drivers: Sequence[NativeDriver]
     _has_own_extras = True
@@ -198,7 +198,7 @@ class NativeInfoCollector(InfoCollector):
 
 
 class NativeDriver(LocalDriver):
-    """Driver of an engine; ``rests`` has the infos and the reset infos that are in no column."""
+    """Driver of an engine; ``rests`` has the infos and the reset infos without a column."""
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
         super().__init__(0, engine.num_envs)
@@ -209,8 +209,8 @@ class NativeDriver(LocalDriver):
         self.rests = self._no_envs, self._no_envs
         self._infos = BulkInfoWriter(arrays.infos)
         self._infos.write("episode_step", NUMBER_KINDS[int], 0)
-        # Views of the info columns: steps and scores are counted in place. Columns of vectors can
-        # move, so vector scores are counted in their own array and copied.
+        # Views of the info columns: steps and scores are counted in place. A vector column can
+        # move when keys are added, so vector scores have their own array and are copied.
         self._scores, self._score_kinds = arrays.infos.cells[1], arrays.infos.kinds[1]
         self._score_vectors: ArrayKind | None = None
         if arrays.rewards.ndim > 1:
@@ -220,8 +220,8 @@ class NativeDriver(LocalDriver):
         if not self._infos.write("episode_score", kind, 0.0):
             most = arrays.infos.bytes.shape[1] // self._scores.itemsize
             raise ValueError(
-                f"vector_env: expected rewards of at most {most} components, which the info "
-                f"episode_score can store, got {arrays.rewards.shape[1]}"
+                f"vector_env: expected rewards of at most {most} components, the limit of the info "
+                f"episode_score, got {arrays.rewards.shape[1]}"
             )
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])

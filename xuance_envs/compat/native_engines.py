@@ -350,7 +350,7 @@ def with_last(batch: Any, envs: Envs, last: Any) -> Any:
 
 
 def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return part ``key`` of the batch ``last``, or of each observation in the array ``last``."""
+    """Return part ``key`` of ``last``, which is a batch or an array of single observations."""
     if isinstance(last, dict | tuple):
         return last[key]
     part = np.full(len(last), None, object)

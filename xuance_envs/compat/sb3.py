@@ -350,7 +350,7 @@ def _making_envs(env_fns: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]
 
 
 def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
-    """Return a function that converts bool arrays to the type of ``masks``, if there is one."""
+    """Return a function that converts bool arrays to the type of ``masks``; None if impossible."""
     first = masks[0]
     if type(first) is list:
         of_bools = [type(m) is list and {*map(type, m)} == {bool} for m in masks]

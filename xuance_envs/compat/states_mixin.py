@@ -35,8 +35,8 @@ class StatesMixin(Uncopyable):
         """Load saved states, one per environment, in the order of ``env_ids``; None means all.
 
         Returns:
-            ``(observations, infos)`` in the form of ``reset``: the observations of all
-            environments, and the infos of the loaded environments.
+            ``(observations, infos)`` in the library's form: the observations of all environments,
+            and the infos of the loaded environments.
         """
         saver = self._saver("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)

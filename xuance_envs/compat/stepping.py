@@ -163,7 +163,7 @@ class Stepper:
         self._groups.close()
 
     def fail(self) -> None:
-        """Handle an error in a step or a reset."""
+        """Close after an error in a step or reset, unless the environments stay usable."""
         self.close()
 
 

@@ -95,7 +95,7 @@ class SubsetStepper(Stepper):
         self._start_queued()
 
     def receive(self, wanted: int, timeout: float | None = None) -> list[PartialStep]:
-        """Wait until ``wanted`` environments finish; after ``timeout`` seconds, until one does."""
+        """Wait for ``wanted`` environments to finish; after ``timeout`` seconds, one is enough."""
         self._groups.check_open()
         if self._has_queued:
             self._start_queued()
@@ -192,7 +192,7 @@ class SubsetStepper(Stepper):
         self._finished_parts, self._finished_in_arrays = finished_parts, {}
 
     def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
-        """Return, by group, a dict from positions in ``envs`` to positions in the group."""
+        """For each group, map positions in ``envs`` to positions in the group."""
         drivers, group_of = self._ledger.drivers, self._ledger.group_of
         found: dict[int, dict[int, int]] = {}
         for n, env in enumerate(envs.tolist()):

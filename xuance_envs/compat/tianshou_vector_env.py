@@ -88,7 +88,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
         self.is_closed = False
 
     def split_options(self, in_series: InSeries | None, options: Mapping[str, Any]) -> Any:
-        """Add ``in_series`` to the options, by default 1 with ``wait_num`` or ``timeout``."""
+        """Add ``in_series`` to the options; replace None by the default."""
         if in_series is None:
             given = options.get("num_workers") or options.get("envs_per_worker")
             in_series = 1 if self.is_async and not given else "auto"
@@ -99,7 +99,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
 
         Args:
             env_id: an index, several indices, or None for all.
-            **kwargs: arguments for the environments' ``reset``; all get the same seed.
+            **kwargs: arguments for the environments' ``reset``; all environments get the same seed.
 
         Returns:
             ``(observations, infos)`` of k environments, in the order of ``env_id``. Observations

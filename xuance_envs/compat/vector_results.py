@@ -93,7 +93,7 @@ def merged_infos(
     ends: Mapping[int, tuple[Any, dict[Any, Any]]],
     add: AddInfo,
 ) -> dict[str, Any]:
-    """Merge environments' infos; ``ends`` has their final observations and reset infos."""
+    """Merge environments' infos; ``ends`` has ``(final_obs, reset_info)`` by environment."""
     merged: dict[str, Any] = {}
     for env, info in infos:
         if env in ends:
