@@ -135,7 +135,7 @@ class AgentSetCache:
 
 
 def _reward_packer(target: Any, places: Sequence[int], size: int) -> Callable[..., None]:
-    """Create a function that stores rewards, which are passed in ascending order of ``places``."""
+    """Create a function that stores rewards; its arguments are in ascending order of ``places``."""
     if isinstance(target, memoryview):
         return _struct_of("d", 8, places, size).pack_into
     in_order = sorted(places)

@@ -24,8 +24,8 @@ class MultiAgentInfos(LazyInfos):
     """Infos of one step: one dict per environment, built on first access.
 
     For PettingZoo environments, ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent
-    that acted (after a reset, for each active agent). Infos under other keys are in ``infos[i]``
-    unchanged, such as all infos of XuanCe environments. Action masks are only in the step's
+    that acted (after a reset, for each active agent). Infos that belong to no agent, such as all
+    infos of XuanCe environments, are in ``infos[i]`` unchanged. Action masks are only in the step's
     ``action_masks``. Repeated access returns the same dict, and ``infos[i] = {...}`` replaces it.
     """
 
@@ -66,7 +66,7 @@ class MultiAgentInfos(LazyInfos):
         return self._infos.column(_merged_key(self._team.agents.index(agent), key))
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return ``(values, mask)`` of a key: values ``(k, A, *value_shape)``, mask ``(k, A)``."""
+        """Return ``(values, mask)`` of a key in k environments: ``(k, A, *shape)``, ``(k, A)``."""
         found = [self.column(agent, key) for agent in self._team.agents]
         return np.stack(_alike(found), axis=1), np.stack([mask for _, mask in found], axis=1)
 

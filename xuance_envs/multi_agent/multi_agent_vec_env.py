@@ -66,8 +66,8 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
             step, the state before that step is returned.
         action_masks: whether to return action masks. Environments provide them under the key
             ``"action_mask"`` of an agent's observation or info, or as XuanCe's ``avail_actions``.
-            ``"auto"`` returns masks if any environment provided one at its first reset, and while
-            some environments have not been reset yet.
+            ``"auto"`` returns masks if any environment provided one at its first reset. Until all
+            environments have been reset, it returns masks in any case.
         check_actions: True to check that the action of every active agent is in its space.
         allow_threads: as for :func:`~xuance_envs.making.make_vec`.
         in_series: environments per worker, as for the class of the backend.

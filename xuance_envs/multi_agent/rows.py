@@ -33,8 +33,8 @@ def per_agent_rows(
     Args:
         envs: environments whose agents have equal spaces. Closing the result closes them.
         library: ``"gymnasium"`` for a :class:`gymnasium.vector.VectorEnv` in same-step autoreset
-            mode; ``"sb3"`` for a Stable-Baselines3 ``VecEnv``, with ``action_masks`` for algorithms
-            with action masks.
+            mode; ``"sb3"`` for a Stable-Baselines3 ``VecEnv``, whose ``env_method("action_masks")``
+            returns the action masks.
         on_death: ``"pad"`` to pad the rows of inactive agents, ``"raise"`` to raise an error
             instead.
 

@@ -185,7 +185,7 @@ class StepReader:
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)
-        # Latest rewards and agent masks: all records; after a partial result, a dict of arrays.
+        # Latest rewards and agent masks: structured records, or after a partial result, a dict.
         self._last: Any = np.zeros(num_envs, record.dtype)
         self._mask_field = "acted" if record.team.infos_by_agent else "agent_mask"
 
@@ -267,7 +267,7 @@ class StepReader:
     def _settle_masks(
         self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Decide whether to return masks: yes at the first mask, no if no first reset has any."""
+        """Stop returning masks if no environment's first reset has returned one."""
         any_mask = bool((gives_masks & unread[envs]).any())
         unread[envs] = False
         if any_mask or not unread.any():
