@@ -52,7 +52,7 @@ class ActionWriter:
         return self.packed(groups)
 
     def _are_allowed(self, actions: NDArray[Any]) -> bool:
-        """Return True if all actions are in their space and no masks are in use."""
+        """Return True if all actions are in their space and need no check against masks."""
         assert self._masks is not None
         return not self._masks.wanted and all_in_space(self._rows.layout.space, actions)
 

@@ -117,7 +117,7 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def actions(self) -> Any:
-        """Copy of the latest actions, a batch: initially zeros, or None for non-array actions."""
+        """Copy of the latest batch of actions; before any step, zeros, or None for objects."""
         return self._arrays.actions.copy()
 
     @property
@@ -154,8 +154,8 @@ class GroupedVecEnv(VecEnv):
             return obs, infos
 
         def fail(error: Exception) -> None:
-            # Stay open after a refused reset, unless the reset discarded a step, whose results the
-            # transforms have not seen, or the server may have executed the reset.
+            # Close unless the reset was refused. Also close if it discarded a step, whose results
+            # the transforms have not seen, or if the server may have executed it.
             is_refusal = isinstance(error, RemoteError) and error.is_refusal
             if was_idle and is_refusal and error.__cause__ is None:
                 last.arrays_are_current = was_current

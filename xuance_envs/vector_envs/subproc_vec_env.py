@@ -35,7 +35,7 @@ __getattr__ = deprecated_aliases(__name__, danger_of_fork="fork_hazard")
 
 logger = logging.getLogger("xuance_envs")
 
-# Longest time in seconds that a process spins before it blocks. A policy's forward pass takes less
+# Longest time in seconds that a process spins before it blocks. It exceeds a policy's forward pass
 # (about 100 µs), so the worker still spins when the next step begins, and need not wake up.
 SPIN = 500e-6
 

@@ -35,17 +35,18 @@ class ThreadVecEnv(GroupedVecEnv):
     threads start in milliseconds and need little memory. For environments that compute, threads
     help only in a free-threaded Python; otherwise, one thread at a time runs Python code.
 
-    All operations on an environment run in the same thread. Only its creation may run in another
-    thread, and only if environments are asynchronous: some but not all of them, or any of them with
-    ``caller_steps``. The environments share this process's working directory, environment
-    variables, global random generators, warning filters and library threads. A crash in native code
-    ends the process. A thread cannot be killed, so hanging environments cannot be restarted.
+    All operations on an environment run in the same thread. Its creation may run in another thread
+    in two cases: only some environments are asynchronous (``reset`` and ``step`` are
+    ``async def``), or any is and ``caller_steps`` is True. The environments share this process's
+    working directory, environment variables, global random generators, warning filters and library
+    threads. A crash in native code ends the process. A thread cannot be killed, so hanging
+    environments cannot be restarted.
 
     Args:
         env_fns: callables that create one environment each, in its thread.
         in_series: environments per thread. ``"auto"`` starts one thread per environment, at most
             1024; in a free-threaded Python, one thread per CPU available to this process. All
-            environments whose ``reset`` and ``step`` are ``async def`` share one thread.
+            asynchronous environments share one thread.
         caller_steps: True to step one share of the environments in the calling thread, while the
             other threads step theirs.
         step_timeout: seconds a thread may take to answer a command, such as a step including
