@@ -120,8 +120,8 @@ class EnvCheckpointer:
         if not len(names) == len(attributes) == len(plan.layers):
             raise FaultError(
                 "",
-                f"expected attributes and excluded names of {len(plan.layers)} environments and "
-                f"wrappers, got {len(attributes)} and {len(names)}",
+                f"expected {len(plan.layers)} sets of attributes and of excluded names (one per "
+                f"environment or wrapper), got {len(attributes)} and {len(names)}",
             )
         pairs = target.handled(handled) if handled or plan.kept or is_old else []
         if not plan.generator_names.issuperset(generators):

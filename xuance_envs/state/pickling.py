@@ -110,8 +110,8 @@ class StatePickler(pickle.Pickler):
             self._require_fresh_plan()
             raise FaultError(
                 "",
-                f"{type_phrase(obj)} with a state handler cannot be saved where no path leads "
-                "to it, such as in a set",
+                f"{type_phrase(obj)} with a state handler cannot be reached by attributes and "
+                "keys; it may be in a set",
             )
         reason = why_refused(kind)
         if reason is not None:
@@ -120,7 +120,9 @@ class StatePickler(pickle.Pickler):
             self._require_fresh_plan()
             reason = why_not_kept(obj)
             if reason is not None or name_of(kind) not in rebuild.NEW_RESOURCES:
-                raise FaultError("", reason or "no path leads to it, such as in a set")
+                raise FaultError(
+                    "", reason or "it cannot be reached by attributes and keys; it may be in a set"
+                )
             return rebuild.new_resource, (name_of(kind),)
         if is_tensor_class(kind):
             self._check_tensor(obj)
