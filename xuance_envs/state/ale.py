@@ -8,8 +8,8 @@ last. A restore executes that action in one frame without stickiness, and then l
 
 The states also omit values that the emulator initializes in its first frame after a reset. Qbert
 depends on these values. If the saved emulator had executed no frame since its reset, a restore
-first resets the target emulator. If it had executed a frame, the target executes one, too, unless
-it has already done so.
+first resets the target emulator. Otherwise, a target that has executed no frame since its own reset
+first executes one.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ALEActionRecorder:
 
     @classmethod
     def attach(cls, env: Any) -> None:
-        """Attach a recorder if actions are sticky and none is attached."""
+        """Attach a recorder if actions are sticky, unless one exists."""
         sticky = env.ale.getFloat("repeat_action_probability") > 0
         if sticky and not hasattr(env, REQUESTED_ATTRIBUTE):
             cls(env)
@@ -254,7 +254,7 @@ def _frames_after_reset(ale: Any, game: str | None, settings: bytes) -> int:
 
 def _without_sticky_actions(state: bytes) -> bytes:
     """Return the state with a generator that makes the emulator execute the next action."""
-    # The frame count exceeds any frame limit, so a game with a limit does not emulate the frame.
+    # The frame count exceeds any frame limit. A game with a limit only records the action.
     place = _generator(state)
     rest = state[place].split(b" ", 2)[2]
     words = b"%d " % _untemper(_BITS) * 2 + rest[: rest.rindex(b" ")] + b" 0"

@@ -36,8 +36,8 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         seed: seed of the first reset and of the actions.
 
     Returns:
-        Names and types, as text, of the resources that each environment keeps, such as windows,
-        locks and open files. They are not saved.
+        Names and types, as text, of resources that are not saved, such as windows, locks and
+        open files.
 
     Raises:
         StateError: the environment cannot be saved, or the second environment continues

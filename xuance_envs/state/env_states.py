@@ -29,13 +29,14 @@ class EnvStates:
 
     Args:
         envs: state of each environment.
-        facts: descriptions of environments and their library versions, by the states' ``digest``.
+        facts: descriptions of environments and their library versions, by digest; each state has
+            the ``digest`` of its description.
         shared: values that :meth:`adding` stored for all environments together, by name.
         trusted: True if the states may name classes of any module.
 
     Attributes:
-        trusted (bool): True if loading may import classes of any module: for states saved in this
-            process or read with ``trusted=True``.
+        trusted (bool): True for states that were saved in this process or read with
+            ``trusted=True``. Loading them may import classes of any module.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, EnvStates, Gym_Env

@@ -50,7 +50,7 @@ class Fingerprint:
     def of(
         cls, layers: Sequence[Layer], extra: dict[str, Any], resources: Sequence[str] = ()
     ) -> Fingerprint:
-        """Describe the environment with these layers; ``resources`` names the unsaved objects."""
+        """Describe an environment by its layers; ``resources`` names the unsaved objects."""
         spec = next((s for layer in reversed(layers) if (s := layer.get("spec")) is not None), None)
         parts: dict[str, Any] = {
             "wrappers": [class_name(type(layer.obj)) for layer in layers],
@@ -126,7 +126,7 @@ def subspaces(space: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Replace objects in an argument that are neither data nor functions by class names."""
+    """Replace objects other than data and functions by the names of their classes."""
     kind = type(value)
     if kind is dict:
         return {str(key): _plain(item) for key, item in value.items()}

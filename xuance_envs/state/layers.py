@@ -44,7 +44,7 @@ class Layer:
     def replace(
         self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
     ) -> None:
-        """Set the attributes ``values``; delete attributes that no argument names."""
+        """Set ``values``; delete attributes that are not in ``values``, ``kept`` or ``others``."""
         own = self.attributes
         if not self.slots:
             before = len(own)

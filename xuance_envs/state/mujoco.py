@@ -233,7 +233,7 @@ class _Data:
         self.buffer = _view(struct.buffer, struct.nbuffer)
         self.arena = _view(struct.arena, struct.narena)
         self._before_arena = np.array(struct.arena - 8, np.uint64)
-        # The last pointers, their offsets, and the highest offset. All states without
+        # Cache: pointers, their offsets, and the highest offset. All states without
         # contacts have equal offsets. An offset of 0 is a null pointer.
         self._known: tuple[bytes, bytes, int] = b"", b"", 0
         # Pointers in the buffer to the data of plugins; a restore does not change them.

@@ -87,7 +87,6 @@ def layouts() -> StructLayouts:
 
 
 def data_struct(data: Any) -> Any:
-    """Return the C struct of an MjData."""
     try:
         kind = layouts().struct("mjData")
         return kind.from_address(address_of(data.solver_niter) - kind.solver_niter.offset)
@@ -96,7 +95,6 @@ def data_struct(data: Any) -> Any:
 
 
 def model_struct(model: Any) -> Any:
-    """Return the C struct of an MjModel."""
     try:
         kind, options = layouts().struct("mjModel"), layouts().struct("mjOption")
         offset = kind.opt.offset + options.gravity.offset

@@ -25,7 +25,7 @@ NEW_RESOURCES: dict[str, Any] = {
     "_thread.RLock": threading.RLock,
     "pygame.time.Clock": lambda: _pygame().time.Clock(),
 }
-"""Factories of resources that are created if the target lacks them, by class name."""
+"""By class name, factories of resources that are created if the target lacks them."""
 
 
 TARGET_FUNCTIONS: list[str] = []
@@ -72,7 +72,7 @@ def cell() -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return the argument, a closure cell that an object other than a function holds."""
+    """Return the given closure cell, which an object other than a function holds."""
     return value
 
 
@@ -361,4 +361,4 @@ PLAIN_FUNCTIONS: dict[str, Any] = {
 REFERENCES: dict[int, Any] = {
     id(globals()[name]): NotImplemented for name in (*PLAIN_FUNCTIONS, *TARGET_FUNCTIONS)
 }
-"""Reducer results that make picklers refer to these functions by name; by id."""
+"""By a function's id, the reducer result that makes picklers refer to the function by name."""

@@ -1,10 +1,10 @@
 """Classification of the values that an environment holds, at any depth.
 
-Each value is state, a constant, a resource, or something that cannot be saved. State is saved and
-restored. Constants are compared when a state is loaded: the fingerprint compares the environment's
-identity and spaces, and :mod:`~xuance_envs.state.values.constants` compares class attributes.
-Resources and objects with a state handler are *kept*: a restore uses the target environment's own
-object. The handler then restores the state in it.
+Each value is state, a constant, a kept object, or something that cannot be saved. State is saved
+and restored. Constants are compared when a state is loaded: the fingerprint compares wrappers, id,
+arguments and spaces, and :mod:`~xuance_envs.state.values.constants` compares the others. Kept
+objects are resources and objects with a state handler. A restored environment keeps its own object,
+in which the handler, if any, restores the state.
 """
 
 from __future__ import annotations
@@ -153,13 +153,13 @@ class StatePlan:
                 for name, fact in facts.items():
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
-        # After the fingerprint, which makes spaces store their texts as attributes.
+        # After the fingerprint: it calls ``repr`` of spaces, which adds attributes to them.
         self._known_spaces = [(vars(space), _known_attributes(space)) for space in self.spaces]
         for space in self.spaces:
             keep_access_fast(space.__dict__)
 
     def _excluded_attributes(self, k: int, layer: Layer) -> Iterator[tuple[str, Any]]:
-        """Yield the attributes that are never saved; register spaces."""
+        """Yield the attributes that are never saved; collect the spaces among them."""
         for name, value in layer.items():
             if len(self.known.get(id(value), ())) == 1:  # a layer
                 stays = name in WRAPPED_ENV_ATTRIBUTES
@@ -205,7 +205,7 @@ class StatePlan:
             self.kept.append(kept)
 
     def _caches(self) -> list[str]:
-        """Name the caches of methods, which all objects of a class share."""
+        """Return the names of method caches, which all objects of a class share."""
         kinds = [*self._kinds, *self.held.classes]
         own = [b for kind in kinds for b in kind.__mro__ if not is_installed(b.__module__ or "")]
         return [
@@ -221,7 +221,6 @@ class StatePlan:
 
     @property
     def replays(self) -> bool:
-        """True if the state is restored by replay."""
         return any(handler.replays for handler, *_ in self.handled)
 
     def attributes_are_shared(self) -> bool:

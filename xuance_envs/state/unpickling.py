@@ -15,7 +15,7 @@ from xuance_envs.state.target import SAFE_CLASSES, InspectionTarget, Target, uns
 
 _REBUILD = "xuance_envs.state.rebuild"
 _RANDOM = "bit_generator", "seeded_generator", "seed_sequence", "random_state", "python_random"
-"""Functions that create generators and seeds, which draw different numbers in forks."""
+"""Functions that create generators and seeds, which a fork reseeds."""
 
 
 class StateUnpickler(pickle.Unpickler):

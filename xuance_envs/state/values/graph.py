@@ -1,6 +1,6 @@
 """The graph of values that an environment holds.
 
-:func:`node` decomposes one value. Saving, plans and comparisons all use the same parts.
+Comparisons, error messages and the search for kept objects decompose values with :func:`node`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def node(value: Any) -> Node:
 
 
 def parts_of(value: Any) -> Iterable[tuple[Step | None, Any]]:
-    """Return the parts of a value; none if it cannot be decomposed."""
+    """Return a value's parts; none if all elements are atomic or it cannot be decomposed."""
     kind: Any = type(value)
     if isinstance(value, np.ndarray):
         return array_parts(value)

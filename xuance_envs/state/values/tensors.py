@@ -1,4 +1,4 @@
-"""Pickle reducers of PyTorch's tensors; memory that tensors and arrays share stays shared."""
+"""Pickle reducers of PyTorch's tensors. Tensors and arrays still share memory after loading."""
 
 from __future__ import annotations
 
