@@ -222,8 +222,8 @@ class Atari_Env(EnvWrapper):
     ) -> tuple[LazyFrames, dict[str, Any]]:
         """Start a new episode.
 
-        A call without arguments right after a lost life continues the game with one no-op. Neither
-        this step nor its reward is counted, and the infos keep counting from the start of the game.
+        A call without arguments right after a lost life continues the game with one no-op.
+        ``episode_step`` and ``episode_score`` continue, too, without this no-op and its reward.
         Any other call starts a new game with no-ops and FIRE. If these actions, or the no-op after
         a lost life, end the game, another game starts. The first observation always repeats one
         frame, so no observation spans two episodes.

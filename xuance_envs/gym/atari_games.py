@@ -15,7 +15,7 @@ from xuance_envs.extras import missing_extra
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _NAMESPACE = "ALE/"
 _VERSION = "-v5"
-# Versions of the ids that ale-py registers, and the ends of their names after the game.
+# Ids that ale-py registers: their versions, and the suffixes that follow a game's name.
 _VERSIONS = (0, 4, 5)
 _VARIANT = re.compile(r"(-ram)?(Deterministic|NoFrameskip)?$")
 

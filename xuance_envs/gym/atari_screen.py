@@ -23,7 +23,7 @@ Image = NDArray[np.uint8]
 _COLORS = 256
 
 _UNKNOWN = b"\xff"
-"""Bytes of unseen colors in the table. Known colors with this byte are slower."""
+"""Each byte of an unseen color in the table. Known colors with this byte need a slower check."""
 
 _UNUSED_NUMBER = 255
 """A number that no color has: the console's color numbers are even."""

@@ -203,7 +203,7 @@ def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     limits = [getattr(env, "max_episode_steps", None)]
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, TimeLimit):
-            # The limit has no public name. The spec contains it only if it was registered.
+            # The limit has no public name. The spec contains only registered limits.
             limits.append(env._max_episode_steps)
         env = env.env
         limits.append(getattr(env, "max_episode_steps", None))

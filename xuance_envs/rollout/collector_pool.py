@@ -64,7 +64,7 @@ class CollectorActorPool:
         self._results: dict[int, tuple[Mapping[str, Any], int]] = {}  # results, version
 
     def register_finalizer(self, owner: Any) -> weakref.finalize[Any, Any]:
-        """Return a finalizer that kills the actors when it is called or ``owner`` is collected."""
+        """Return a finalizer that kills the actors; it also runs when ``owner`` is deleted."""
         return weakref.finalize(owner, _kill_actors, self._cluster, self._actors, os.getpid())
 
     # -- starting ---------------------------------------------------------------------
@@ -253,7 +253,7 @@ class CollectorActorPool:
 
 
 def max_cpus_per_collector(cluster: RayCluster, options: ActorOptions, collectors: int) -> int:
-    """Return how many CPUs each collector can get: of the free CPUs, else of all CPUs."""
+    """Return how many of the free CPUs each collector can get; of all CPUs if too few are free."""
     cluster.wait_until_idle(options)
     cpus = zip(*cluster.capacities(ActorOptions()).values(), strict=True)
     actors = zip(*cluster.capacities(options).values(), strict=True)

@@ -46,7 +46,7 @@ class LoopStep(NamedTuple):
 def scalarization(
     scalarize: Scalarize | None, reward_space: spaces.Box | None
 ) -> tuple[spaces.Box | None, Callable[[NDArray[Any]], NDArray[np.float32]] | None]:
-    """Return the space of the scalarized rewards, and the function that scalarizes them."""
+    """Return the reward space after scalarization, and the function that scalarizes rewards."""
     if scalarize is None:
         return reward_space, None
     if not callable(scalarize):

@@ -90,7 +90,7 @@ class LoopState:
         )
 
     def parts(self, split: Sequence[tuple[int, int]]) -> list[LoopState]:
-        """Split the state; distribute ``rng_states`` if there is one for each part."""
+        """Split the state; distribute ``rng_states`` if there are as many as parts."""
         parts = [self.part(lo, hi) for lo, hi in split]
         if len(self.rng_states) != len(parts):
             return parts

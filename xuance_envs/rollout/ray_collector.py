@@ -61,10 +61,10 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
 
     Each collector is an actor. Its environments run in worker processes that share memory with it,
     or, with one CPU, in the actor itself. Only complete rollouts and the agent's weights cross the
-    network. Each collector has a block of consecutive environments. The tensors have the form that
-    a :class:`~xuance_envs.rollout.collector.RolloutCollector` over all environments returns. They
-    are bitwise identical for any number of collectors if the agent is deterministic and its outputs
-    for a state do not depend on the rest of the batch.
+    network. Each collector has a block of consecutive environments. The tensors have the same
+    names and shapes as in one :class:`~xuance_envs.rollout.collector.RolloutCollector` with all
+    environments. They are bitwise identical for any number of collectors if the agent is
+    deterministic and its outputs for a state do not depend on the rest of the batch.
 
     Collector 0 starts with copies of this process's torch generator and of the generators that the
     agent holds (of torch, NumPy, Python and Gymnasium's spaces). The other collectors derive their
@@ -106,8 +106,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
             capacity.
 
     Attributes:
-        policy_lag (torch.Tensor): ``(T, N)`` int32: by how many :meth:`update_agent` calls the
-            weights that chose the actions were outdated when :meth:`rollout` returned.
+        policy_lag (torch.Tensor): ``(T, N)`` int32: number of :meth:`update_agent` calls that sent
+            newer weights than those that chose the action, before :meth:`rollout` returned.
         global_steps (int): environment steps of all collected rollouts.
 
     Example:

@@ -68,9 +68,9 @@ class SyncVecEnv(RolloutCollector):
         halves: double buffering, as in :class:`~xuance_envs.rollout.collector.RolloutCollector`.
             With 2, ``"subproc"`` starts two workers per CPU by default.
         scalarize: conversion of vector rewards to numbers, as in ``RolloutCollector``.
-        **backend_options: options of :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` or
-            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, by ``backend``; or
-            arguments of the callable.
+        **backend_options: arguments of the backend:
+            :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`,
+            :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` or the callable.
 
     Raises:
         ValueError: an argument is out of range.
