@@ -180,7 +180,7 @@ def _missing_mask_error(env: int) -> AttributeError:
 def _masks_from_infos(
     rows: SpaceRows, places: NDArray[np.intp], infos: StepInfos
 ) -> NDArray[np.bool_]:
-    """Copy masks from infos, or from reset infos if an episode ended; mark the copied rows."""
+    """Copy masks from infos, or reset infos if an episode ended; return True for copied rows."""
     given = np.zeros(len(rows), np.bool_)
     batch, ends = infos.parts
     sources = [(batch, infos.envs)]

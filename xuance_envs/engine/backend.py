@@ -183,7 +183,7 @@ class Backend(ABC, Generic[_W]):
         return (self._arrays.slice(lo, hi),)
 
     def _functions(self, lo: int, hi: int) -> Any:
-        """Return the environment functions of a worker in the form that its host expects."""
+        """Return a worker's environment functions; subclasses may pickle them."""
         return self.recipe.env_fns[lo:hi]
 
     def _build_arguments(

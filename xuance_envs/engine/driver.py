@@ -42,7 +42,7 @@ class Driver(ABC):
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """File descriptors that become readable when a result may be available, if any."""
+        """File descriptors that become readable when a result may be available; may be empty."""
         return ()
 
     @property
@@ -101,7 +101,7 @@ class SavingDriver(Driver):
 
 
 class CommonDriver(ABC):
-    """Handle on all groups at once, for a step that one wake-up starts."""
+    """Handle on all groups, which starts a step in all of them at once."""
 
     tag = -1  # number of the last step that it started
 
@@ -115,7 +115,7 @@ class CommonDriver(ABC):
 
     @abstractmethod
     def started_by_drivers(self, tag: int) -> None:
-        """Prepare to start the next step; called after a step that the drivers started."""
+        """Prepare the next common step, after a step for which :meth:`start` returned False."""
 
     @abstractmethod
     def hand_over(self) -> None:

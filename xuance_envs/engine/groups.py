@@ -83,7 +83,7 @@ class Groups(ABC):
         arguments: Callable[[Sequence[int]], Any],
         caller: str = "",
     ) -> list[Any]:
-        """Return the values of a command on some environments; ``caller`` is its name in errors."""
+        """Run a command on some environments and return their values; ``caller`` is for errors."""
         self.check_idle(caller or command)
         packed = {}
         order: list[int] = []

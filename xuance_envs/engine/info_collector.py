@@ -21,7 +21,7 @@ Outcomes = Collection[tuple[int, Outcome]]  # driver indices and the outcomes of
 
 class InfoCollector:
     read_at_once = False  # True if infos of each step are read before the next step
-    _has_own_extras = False  # True if infos may have extras without an outcome
+    _has_own_extras = False  # True if infos may have values outside columns when no outcome does
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:
         self._drivers = drivers
@@ -77,7 +77,7 @@ class InfoCollector:
         return found
 
     def absorb(self, outcomes: Outcomes) -> tuple[Mapping[int, Frozen], Mapping[int, Frozen], bool]:
-        """Store layouts and object observations; return (extras, reset extras, episodes ended)."""
+        """Store outcomes; return (infos outside columns, reset infos likewise, episodes ended)."""
         extras: dict[int, Frozen] = {}
         reset_extras: dict[int, Frozen] = {}
         ended = False

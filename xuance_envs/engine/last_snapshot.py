@@ -99,7 +99,7 @@ class LastSnapshot:
         return rest
 
     def _update_parts(self) -> None:
-        """Update outdated parts from the last step, and from its reset observations."""
+        """Update outdated observations from the last step, or from a reset if an episode ended."""
         if not self._parts_are_older:
             return
         assert self.last_step is not None

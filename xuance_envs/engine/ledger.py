@@ -2,8 +2,8 @@
 
 There is one kind of request at a time: a step of all groups, commands to some groups, or
 asynchronous requests. A KeyboardInterrupt may arrive between any two bytecodes. Requests are
-therefore recorded before they are submitted, by assignments without calls. Every wait can be
-repeated: it submits the requests that have not been submitted yet, and results can be read again.
+therefore recorded before they are submitted, by plain assignments. Every wait can be repeated: it
+first submits the requests that an interrupt left unsubmitted, and results can be read again.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Ledger:
         self.settle()
 
     def replace_drivers(self, other: Any) -> None:
-        """Clear all requests and replace every driver by ``other``, also in running calls."""
+        """Clear all requests; replace every driver by ``other``, even for calls already running."""
         self.common = None
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)
@@ -288,7 +288,7 @@ class Ledger:
     # -- checks -----------------------------------------------------------------------
 
     def close(self) -> None:
-        """Settle the pending step or commands; a call that waits for them raises."""
+        """Settle the pending step or commands; a call that is waiting for a reply raises."""
         self.closed = True
         self.settle()
 

@@ -1,4 +1,4 @@
-"""Driver that records a group's steps, so that failures can be reproduced or resumed."""
+"""Driver that records a group's steps, to reproduce failures and to resume failed workers."""
 
 from __future__ import annotations
 

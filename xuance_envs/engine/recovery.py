@@ -83,7 +83,7 @@ class Recording:
     # -- failure files ----------------------------------------------------------------
 
     def keep_log(self, tag: int) -> None:
-        """Copy the log, because the states that request ``tag`` saved will restart it."""
+        """Keep the log for failure files before the states saved by request ``tag`` replace it."""
         if self.files is not None and self._before[0] != tag:
             self._before = tag, self.log.states, self._steps()
 

@@ -73,7 +73,7 @@ class ReplayLog:
         return self.count < self._max_steps + _SPARE_STEPS
 
     def record(self, last: StepCopy | None = None) -> int:
-        """Record the last step, or only its actions; return the ``count`` for the caller to set."""
+        """Record the last step, or only its actions. Return the new ``count``; the caller sets it."""
         at, copier = self.count, self._copier
         if last is None:
             last = copier.copy_actions()
@@ -93,7 +93,7 @@ class ReplayLog:
         return at
 
     def _other_bytes(self, at: int) -> int:
-        """Return the number of bytes of a step's infos outside the step's copy."""
+        """Return the number of bytes of a step's infos that are not in ``_rows``."""
         rest = self._extras[at] or NO_EXTRAS
         batches = [self._infos[at], self._reset_infos[at]]
         arrays = [batch.arrays for batch in batches if isinstance(batch, InfoBatch)]

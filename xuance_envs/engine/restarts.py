@@ -76,7 +76,7 @@ class RestartingDriver(SavingDriver):
         self._keywords = backend.recipe.keywords[self.lo : self.hi]
         self._restarts = restarts
         self._recording = recording
-        # Only a replay log with results shares the snapshot's copies.
+        # A replay log with results uses the snapshot's copies, so these must include the actions.
         actions = recording.log.actions if recording is not None and restarts.resumes else ()
         self.last_snapshot = LastSnapshot(arrays, actions)
         self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)

@@ -170,7 +170,7 @@ class GroupSaver(Saver):
     def _save_in_groups(
         self, shares: _Shares, exported: Collection[int] | None = None, kept: Collection[int] = ()
     ) -> tuple[dict[int, Any], dict[bytes, bytes]]:
-        """Save states; return them by environment, and fingerprints by digest."""
+        """Save states; return (states by environment, fingerprints by digest)."""
         packed = {}
         for k, driver, envs in shares:
             sent = [env for env in envs if exported is None or env in exported]
