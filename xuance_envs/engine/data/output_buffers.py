@@ -97,7 +97,7 @@ class OutputBuffers:
         )
 
     def detach(self, fd: int, start: int) -> None:
-        """Stop using the buffers; make them private. The file has the step arrays at ``start``."""
+        """Stop using the buffers; make them private. The step arrays are at ``start`` in ``fd``."""
         self._wholes = []
         system.make_private(self._memory, fd, start + self._begin)
 

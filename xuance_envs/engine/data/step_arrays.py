@@ -112,7 +112,7 @@ class StepArrays:
         return StepArrays(*[part(getattr(self, field.name)) for field in fields(self)])
 
     def clear_results(self, at: Index | list[int]) -> None:
-        """Set the rewards and flags of a reset."""
+        """Set rewards to 0, and ``terminated`` and ``truncated`` to False, as a reset does."""
         self.rewards[at] = 0
         self.terminated[at] = self.truncated[at] = False
 

@@ -1,8 +1,8 @@
 """Encoding of step data as bytes, for transports without shared memory.
 
-An ordinary step pickles nothing. Its results are the bytes of observations, rewards, flags, and the
-action masks and info columns in use. Reset observations and reset infos follow for the environments
-whose episode ended.
+An ordinary step pickles nothing. Its results are the bytes of observations, rewards and flags, then
+of the action masks and info columns in use. Reset observations and reset infos follow for the
+environments whose episode ended.
 """
 
 from __future__ import annotations

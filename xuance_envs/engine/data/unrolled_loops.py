@@ -30,7 +30,7 @@ def make_dict_builder(
     known: Mapping[Any, Any],
     made: Callable[[Any], Any],
 ) -> Callable[[Any], dict[Any, Any]]:
-    """Return a function that builds a dict from a record, which has the number of each value."""
+    """Return a function that builds a dict from a record, which has a number for each value."""
     in_order = sorted(places)
     at = [in_order.index(place) for place in places]
 

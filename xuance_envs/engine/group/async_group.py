@@ -52,7 +52,7 @@ class AsyncGroup(ResumableGroup):
         return self._loop
 
     def move_to(self, loop: EventLoop) -> None:
-        """Run all further commands in this loop's thread, in which some return awaitables."""
+        """Run all further commands in this loop's thread; some commands then return awaitables."""
         self._loop, self.runs_on_loop, self._report = loop, True, lambda: None
 
     def divide(self) -> list[AsyncGroup]:

@@ -95,8 +95,8 @@ class EnvGroup(BaseEnvGroup):
         self._last_reset = -1
         # Acting sources (see _acting_source) of environments outside the last command.
         self._sources_of_others: dict[int, tuple[bool, Any]] = {}
-        # For resuming after an interrupt: the results of resets until the next command, the number
-        # of the last step, and the index and result of the environment that it stopped at.
+        # For resuming after an interrupt: the results of resets, the number of the last step, and
+        # the index and result of the environment at which it stopped.
         self._reset_results: defaultdict[int, Any] = defaultdict()
         self._step_id: int | None = None
         self._interrupted_at = _NOT_STARTED
@@ -221,7 +221,7 @@ class EnvGroup(BaseEnvGroup):
     # -- acting states ----------------------------------------------------------------
 
     def _acting_source(self, i: int) -> tuple[bool, Any]:
-        """Return (True if the acting state is in the reset arrays, info values outside columns)."""
+        """Return (True if the agent acts on the reset arrays, info values outside columns)."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])

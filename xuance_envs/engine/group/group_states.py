@@ -129,7 +129,7 @@ class GroupStates:
         return warnings
 
     def copy_saved_states(self, places: Sequence[int], buffers: Sequence[StateBuffer]) -> None:
-        """Write to buffers the states of which :meth:`save_states` returned only the sizes."""
+        """Write states to buffers, after :meth:`save_states` returned only their sizes."""
         for i, part in zip(places, buffers, strict=True):
             part.write(self._require(self._outgoing, i, "save_state"))
             del self._outgoing[i]

@@ -193,7 +193,7 @@ def close(env: Any) -> Any:
 
 
 def render(env: Any, mode: str | None) -> Any:
-    """Render an environment; if its ``render`` requires a mode, the default is ``render_mode``."""
+    """Render an environment; if ``render`` requires a mode and None is given, use render_mode."""
     parameters = inspect.signature(env.render).parameters.values()
     takes = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
     if takes and takes[0].default is inspect.Parameter.empty and mode is None:

@@ -46,7 +46,7 @@ class StoredStates(GroupStates):
         return self.prepare_states(places, sources, digests, *options, states)
 
     def copy_stored(self, numbers: Sequence[int], buffers: Sequence[StateBuffer]) -> list[Facts]:
-        """Write states to buffers and return their facts."""
+        """Write states to buffers; return (digest, packed fingerprint) of each."""
         for number, buffer in zip(numbers, buffers, strict=True):
             buffer.write(self._stored[number][0])
         return [self._stored[number][1] for number in numbers]

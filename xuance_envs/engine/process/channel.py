@@ -53,7 +53,7 @@ def _poll_of(*fds: int) -> _Poll:
 
 
 class Inbox(Receiver):
-    """Receiving end of a pipe; it spins before it blocks if messages usually arrive soon."""
+    """Receiving end of a pipe. If messages usually arrive soon, it spins before it blocks."""
 
     def __init__(
         self, fd: int, peer: int | None = None, spin: float = 0.0, expect_ready: bool = False

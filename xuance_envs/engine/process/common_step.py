@@ -1,4 +1,4 @@
-"""Common wake-up: one write starts a step in all workers, and the last one to finish replies.
+"""Common wake-up: one write starts a step in all workers, and one write reports its end.
 
 A step through pipes needs a write and a read for each worker. For a common wake-up, both sides
 share event counters (eventfd) and an array with one byte per worker:
@@ -21,8 +21,8 @@ The main process is *armed* when the next step can use the common wake-up.
 
 Invariants:
 
-1. Between steps of an armed main process, all teams wait for ``starts`` with the same index. These
-   counters and the bell are zero, and there is one token fewer than workers.
+1. Between steps of an armed main process, all teams wait for ``starts`` with the same index. The
+   counters with this index and the bell are zero, and there is one token fewer than workers.
 2. A worker writes its results, then its code, then takes a token, then writes the payload, if any,
    to its pipe. So its results are complete when its code is set, and all results are
    complete when the bell has rung. The system calls in between are memory barriers.
@@ -126,7 +126,7 @@ class CommonStep(CommonDriver):
         self._workers: Sequence[Any] = ()
         self._drivers: Sequence[Driver] = ()
         self._local: Sequence[tuple[int, Driver]] = ()
-        # Drivers whose submit_step each step calls: all if they wrap the workers', else local ones.
+        # Drivers that each step calls: all drivers if they wrap the workers, else only local ones.
         self._asked: Sequence[Driver] = ()
         self._through_drivers = False
         self._armed, self._failed = False, True
@@ -147,7 +147,7 @@ class CommonStep(CommonDriver):
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
     ) -> None:
-        """Set the workers' drivers, a list that restarts change, and drivers that may wrap them."""
+        """Set ``workers``, a list that restarts change, and ``drivers``, which may wrap workers."""
         self._workers, self._drivers, self._timeout = workers, drivers, timeout
         self._local = [(k, each) for k, each in enumerate(drivers) if each.runs_in_result]
         self._through_drivers = drivers[0] is not workers[0]
@@ -299,7 +299,7 @@ class CommonStep(CommonDriver):
     # -- arming -----------------------------------------------------------------------
 
     def disarm(self) -> None:
-        """Start steps through the workers' pipes until all workers follow again."""
+        """Start steps through the workers' pipes until this process is armed again."""
         if self._armed and self._rung:
             self._wake_all()
         self._armed, self._failed = False, True
@@ -309,7 +309,7 @@ class CommonStep(CommonDriver):
         return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
 
     def _arm_with(self, tag: int) -> None:
-        """Arm in the step with this tag, which starts through the pipes; with -1, do not arm."""
+        """Prepare to arm with step ``tag``, which starts through the pipes; with -1, do not arm."""
         for counter in chain(self._starts, *self._others) if tag >= 0 else ():
             eventfds.drain(counter)
         self._arming_tag = tag

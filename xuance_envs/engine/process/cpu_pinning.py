@@ -4,8 +4,7 @@ Two spinning processes work well on two CPUs and badly on one. The kernel may le
 CPU for seconds, because neither sleeps. Power-saving schedulers even move them to one CPU.
 
 If the main process steps a group itself, it has its own CPU. Otherwise it shares the CPU of the
-first worker, because it waits for this worker first. On the CPU of another worker, the main process
-would interrupt this worker's step when the first worker replies.
+first worker. It waits for this worker first, so it does not interrupt this worker's step.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class ProcessBackend(Backend[ProcessDriver]):
         return arrays
 
     def detach_outputs(self) -> None:
-        """Stop returning memory that other processes share."""
+        """Stop using the output buffers, and make them private to this process."""
         outputs, self._outputs = self._outputs, None
         if outputs is not None:
             outputs.detach(self.settings.memory.fd, self._arrays_at)

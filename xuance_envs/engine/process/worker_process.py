@@ -128,7 +128,7 @@ class WorkerProcess:
             system.close(their_replies)
         self.pid: int = self.process.pid
         self._owner = os.getpid()
-        # A pidfd reports the process's end at once; the sentinel, a pipe, when no process holds it.
+        # A pidfd reports the end at once; the process's children may hold the sentinel open.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
         expect_ready = index > 0 or settings.expect_first_ready
         self.channel = Channel(requests, replies, self.peer, settings.main_spin, expect_ready)
@@ -154,7 +154,7 @@ class WorkerProcess:
         self.kill()
 
     def terminate(self) -> None:
-        """Terminate the process and its process group; a guardian ends all descendants."""
+        """Terminate the process, and its process group unless a guardian ends all descendants."""
         if not self._guarded:
             with suppress(OSError):  # it does not have its own group yet
                 system.terminate_group(self.pid)
@@ -162,7 +162,7 @@ class WorkerProcess:
         self.process.terminate()
 
     def kill(self) -> None:
-        """Kill the process and its process group, or all its descendants if it has a guardian."""
+        """Kill the process, and its process group or, with a guardian, all its descendants."""
         if not self._released:  # afterwards the pid may be reused
             with suppress(OSError):
                 if self._guarded:

@@ -58,7 +58,7 @@ class ActorClient:
         self.plan = plan
         self.lost: str | None = None
         self.connection: DirectConnection | None = None
-        # Ended connections that the actor may still serve: by key, Ray's reference and the reason.
+        # Ended connections that may still be served, by key: Ray's reference, and why they ended.
         self._ended: dict[bytes, tuple[Any, str | None]] = {}
         self._may_connect = False
         self._cluster = cluster

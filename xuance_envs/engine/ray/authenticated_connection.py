@@ -79,7 +79,7 @@ class Listener:
 
 
 class _Caller:
-    """Peer of a listener that has not authenticated itself yet."""
+    """Peer that has connected to a listener, but not authenticated itself yet."""
 
     def __init__(self, peer: socket.socket, key: bytes) -> None:
         peer.setblocking(False)

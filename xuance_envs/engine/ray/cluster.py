@@ -261,7 +261,7 @@ class RayCluster:
         return _capacity(self._ray.available_resources(), options.counted)
 
     def capacities(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
-        """Return by node id how many actors fit now, and how many fit when the node is idle."""
+        """Return, by node id, (number of actors that fit now, number that fit an idle node)."""
         from ray._private import state
 
         # A Ray Client connection only reports total resources.

@@ -155,7 +155,7 @@ class ConnectionServer:
                 pool.submit(self._reply_in_thread, self._number, request)
 
     def _watch(self) -> None:
-        """Shut the connection down if it has ended, which wakes threads that read or send."""
+        """Shut down a connection that the peer has ended, to wake threads that use it."""
         number = -1
         while not self._closed.wait(END_POLL_INTERVAL):
             if number == self._number and (

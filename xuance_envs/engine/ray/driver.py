@@ -88,7 +88,7 @@ class ActorDriver(PicklingDriver):
             sibling.check(began)
 
     def check(self, began: float) -> None:
-        """Raise if the actor failed, or if a wait since ``began`` proves a hang."""
+        """Raise if the actor failed, or if the deadline has passed in a wait since ``began``."""
         if self.actor.reply(self.group) is not None:
             return
         if self.actor.lost is not None:

@@ -1,4 +1,4 @@
-"""Groups of environments of an actor, in the actor's process or in one worker process each.
+"""Groups of an actor: one group in the actor's process, or one worker process per group.
 
 Worker processes are those of a process backend, and share memory with their actor. The actor
 signals steps, packs results from the shared arrays into one reply, and forwards all other commands

@@ -28,7 +28,7 @@ class Deadline:
         return self._at + Deadline._suspended
 
     def has_passed(self, began: float, progress: int = 0) -> bool:
-        """Return whether a wait since ``began`` proves a hang; may extend the deadline."""
+        """Return whether the deadline has passed in a wait since ``began``; may extend it."""
         now = monotonic()
         if now > began + CHECK_INTERVAL + SUSPENSION_THRESHOLD:
             Deadline._suspended += now - began

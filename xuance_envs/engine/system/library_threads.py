@@ -56,7 +56,7 @@ def _loaded() -> list[tuple[Any, Any]]:
 
 
 def count_native_threads() -> int:
-    """Return the number of native threads that would run if this process forked now."""
+    """Return the number of native threads that a fork of this process would not stop."""
     if system.count_threads() <= threading.active_count():
         return 0
     with system.held_fork():

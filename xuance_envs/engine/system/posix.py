@@ -67,7 +67,7 @@ blocked_sigint = partial(_blocked, {signal.SIGINT})
 
 @contextmanager
 def held_fork() -> Iterator[None]:
-    """Fork a child that exits at once, to run fork hooks, which stop libraries' threads."""
+    """Fork a child that exits at once; the fork runs hooks that stop libraries' threads."""
     # An exception from a signal handler would make the child continue this program.
     with _blocked(signal.valid_signals()):
         with warnings.catch_warnings():

@@ -211,7 +211,7 @@ close_end_watch = close
 
 
 def start_group() -> None:
-    """Make all processes that this process starts end when this process ends."""
+    """Let the system end all processes started by this one when this one ends."""
     kernel = ctypes.WinDLL("kernel32")
     kernel.CreateJobObjectW.restype = kernel.GetCurrentProcess.restype = ctypes.c_void_p
     job = ctypes.c_void_p(kernel.CreateJobObjectW(None, None))  # open until this process ends

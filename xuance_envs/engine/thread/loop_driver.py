@@ -52,7 +52,7 @@ class GroupLoop(EventLoop):
         rest: Sequence[tuple[int, int]],
         submit_build: Callable[[ThreadDriver], None],
     ) -> list[ThreadDriver]:
-        """Move a thread's group to the loop, create ``rest`` there, and return their drivers."""
+        """Move a thread's group to the loop, and create groups for ``rest``; return all drivers."""
         is_new = not self.drivers
         group: Any = worker.host.group
         ranges = self._ranges([(worker.lo, worker.hi)])

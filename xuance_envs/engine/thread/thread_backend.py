@@ -82,7 +82,7 @@ class ThreadBackend(Backend[ThreadDriver]):
     def _on_loop(
         self, worker: ThreadDriver, rest: Sequence[tuple[int, int]] = ()
     ) -> list[ThreadDriver]:
-        """Move a thread's group to the loop; create the environments of ``rest`` there."""
+        """Move a thread's group to the loop, and create groups there for the ranges in ``rest``."""
         from xuance_envs.engine.thread.loop_driver import GroupLoop  # imports asyncio
 
         if self._loop is None:
