@@ -73,7 +73,7 @@ class ReplayLog:
         return self.count < self._max_steps + _SPARE_STEPS
 
     def record(self, last: StepCopy | None = None) -> int:
-        """Record the last step, or only its actions. Return the new ``count``; the caller sets it."""
+        """Record the last step or only its actions; return the ``count`` that callers must set."""
         at, copier = self.count, self._copier
         if last is None:
             last = copier.copy_actions()

@@ -24,7 +24,6 @@ _queues: dict[int, select.kqueue] = {}
 
 
 def open_end_watch(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends, or None if unsupported."""
     try:
         queue = select.kqueue()
     except OSError:

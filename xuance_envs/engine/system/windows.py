@@ -192,7 +192,6 @@ class pass_descriptor:  # noqa: N801
 
 
 def open_end_watch(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends, or None if unsupported."""
     import _winapi
 
     process = _winapi.OpenProcess(_winapi.SYNCHRONIZE, False, pid)
@@ -233,7 +232,6 @@ def ignore_sigint() -> None:
 
 
 def end_after_main(_: int, grace: float) -> None:
-    """End this process and its group shortly after the main process, even if they are busy."""
     parent: Any = multiprocessing.parent_process()
     connection.wait([parent.sentinel])
     time.sleep(grace)

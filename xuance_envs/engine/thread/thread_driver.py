@@ -150,7 +150,7 @@ class ThreadDriver(ObjectDriver, WorkerDriver):
         return StepTimes.read(self.host.group.clock.memory)
 
     def end(self, *functions: Callable[[], Any]) -> None:
-        """Make the thread call ``functions`` and end after its request, once ``wake_all`` wakes it."""
+        """Make the thread call ``functions`` and end after its request, but do not wake it yet."""
         self._announce()
         self._request = END, functions
         self._reply = _NO_REQUEST, None, None
