@@ -61,8 +61,8 @@ class RescaleActions(ActionTransform):
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: the action space is not such a Box, a bound is not finite in its dtype, or
-            ``low`` is not below ``high``.
+        ValueError: the action space is not such a Box, ``low`` or ``high`` is not finite in the
+            space's dtype, or ``low`` is not below ``high``.
 
     Example:
         >>> import numpy as np

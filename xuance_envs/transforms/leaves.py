@@ -80,7 +80,7 @@ def check_single_agent(name: str, vec_env: VecEnv) -> VecEnv:
     if isinstance(within, VecEnv) and isinstance(within.observation_space, ObservationRecord):
         raise TypeError(
             f"{name}: expected environments with one agent each, got multi-agent ones: use "
-            f"{name}(from_gymnasium(per_agent_rows(envs))), where each agent is one row, or let "
-            "each env_fn return a wrapped environment"
+            f"{name}(from_gymnasium(per_agent_rows(envs))), where each agent is one row, or wrap "
+            "each environment in its env_fn"
         )
     return checked_vec_env(name, vec_env)

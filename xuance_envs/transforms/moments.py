@@ -15,7 +15,7 @@ NOT_FINITE = (FloatingPointError, RuntimeWarning)
 """Exceptions for non-finite or too large samples; RuntimeWarning if warnings are errors."""
 
 MAX_MAGNITUDE = 1e150
-"""Largest accepted magnitude. Sums of many such squares are still finite."""
+"""Samples up to this magnitude are always accepted: sums of many of their squares are finite."""
 
 
 class MomentBuffers:
@@ -38,8 +38,8 @@ class MomentBuffers:
         rows = (count, *shape)
         # Broadcasts and reductions cost two to three times as much as elementwise calls. So the
         # mean is repeated for each sample, and sums are products with ones.
-        # A scalar mean is not repeated, because a zero-dimensional array is as fast. NumPy 1 would
-        # compute with such an array in the samples' precision, so there the mean is repeated.
+        # A scalar mean needs no repetition: a zero-dimensional array is as fast as a full one.
+        # NumPy 1 is an exception: it would convert such an array to the samples' precision.
         self._means = np.empty(rows if shape or np.__version__ < "2" else ())
         self._mean: Any = None  # the mean that `_means` repeats
         self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)
@@ -181,6 +181,6 @@ def check_finite(*samples: NDArray[Any] | None) -> None:
 
 
 def find_unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the indices of NaNs, infinities and too large numbers, one row per number."""
+    """Return one row of indices per number that is NaN, infinite or above MAX_MAGNITUDE."""
     # As float64, because the maximum would be infinite in a smaller type.
     return np.argwhere(~(np.abs(numbers.astype(np.float64)) <= MAX_MAGNITUDE))

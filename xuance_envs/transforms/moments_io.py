@@ -27,7 +27,7 @@ def moment_key(what: str, name: str) -> str:
 
 
 def moments_to_dict(environment: str, moments: Mapping[str, Moments]) -> dict[str, Any]:
-    """Convert moments to numbers and lists without rounding; variance is ``squares / count``."""
+    """Convert moments to numbers and lists; ``squares``, unlike the variance, is not rounded."""
     learned: dict[str, Any] = {"environment": environment}
     for name, its in moments.items():
         learned["count"] = its.count

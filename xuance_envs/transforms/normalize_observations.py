@@ -54,9 +54,9 @@ class NormalizeObservations(ObservationTransform):
         ValueError: observations are images or not numbers, an argument is out of range, or the
             observations are already normalized.
         EnvError: in ``reset``, ``step`` or ``recv``, an observation contains NaN or infinity, or,
-            while training, a number too large to square (only above 1e150). The call's results are
-            lost, and this transform does not count them. The environments stay usable: reset the
-            one that the error names.
+            while training, a number above 1e150 that is too large to square. The call's results
+            are lost, and this transform does not count them. The environments stay usable: reset
+            the one that the error names.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env

@@ -58,7 +58,7 @@ class NormalizeRewards(RewardTransform):
     Raises:
         ValueError: an argument is out of range, or the rewards are already normalized.
         EnvError: in ``step`` or ``recv``, while training, a reward or return is NaN or infinite, or
-            too large to square (only above 1e150). The call's results are lost, and this transform
+            above 1e150 and too large to square. The call's results are lost, and this transform
             does not count them. The environments stay usable.
 
     Example:

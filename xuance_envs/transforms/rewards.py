@@ -152,8 +152,8 @@ class TransformRewards(RewardTransform):
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: in ``step`` or ``recv``, and for vector rewards in the constructor, the function
-            returned values of the wrong number, shape or dtype.
+        ValueError: in ``step`` or ``recv``, and for vector rewards in the constructor, the
+            function's result has the wrong shape or dtype.
 
     Example:
         >>> import numpy as np
@@ -236,7 +236,7 @@ class ScalarizeRewards(RewardTransform):
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Weights of the components, ``(k,)`` float64; new weights apply to the next results."""
+        """Component weights, ``(k,)`` float64; assigned weights apply to the next results."""
         return self._weights.copy()
 
     @weights.setter

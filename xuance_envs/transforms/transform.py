@@ -103,7 +103,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """Update ``buf_obs`` after a reset of some environments."""
 
     def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
-        """Restart the episodes of ``envs`` after a failed call that lost episode ends or starts."""
+        """Restart the episodes of ``envs`` after a failed call in which they ended or began."""
 
     @property
     def transforms(self) -> list[Transform]:
@@ -120,7 +120,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """Observations of the last step, reset or ``recv`` before any transform.
 
         Without ``keep_raw``, the first access returns the latest observations of all environments.
-        Later calls then store their observations.
+        From then on, each call stores its observations.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True
@@ -271,7 +271,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """Load states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
         Learned statistics are loaded only if ``env_ids`` is None. The loaded observations do not
-        update them.
+        update the statistics.
         """
         self._check_not_stepping("load_state")
         saved, learned = saved_by_transform(state, _state_key(self))

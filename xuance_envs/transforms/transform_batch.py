@@ -82,7 +82,7 @@ class Batch:
         return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
 
     def call_number_after(self, number: int) -> int:
-        """Return the number of calls since the last full reset; ``number`` excludes this call."""
+        """Return this call's number since the last full reset, given the previous call's."""
         is_full_reset = self.envs is None and self.began is not None
         return 0 if is_full_reset else number + 1
 
@@ -99,7 +99,7 @@ class Batch:
 
     @property
     def boundaries(self) -> tuple[Any, NDArray[np.intp]]:
-        """Index of the batch's environments, and the environments that ended or began episodes."""
+        """Value of :attr:`at`, and indices of the environments that ended or began episodes."""
         rows = self.ended if self.began is None else np.union1d(self.ended, self.began.nonzero()[0])
         return self.at, self.envs_of_rows(rows)
 
