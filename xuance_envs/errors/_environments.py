@@ -110,7 +110,7 @@ def invalid_reward(shape: tuple[int, ...], expected: tuple[int, ...] = ()) -> st
         )
     return (
         f"invalid reward: expected a number, got shape {shape}; an environment with vector rewards "
-        "needs the attribute reward_space, a gymnasium.spaces.Box of shape (k,), or reward_spaces "
-        "by agent. Or combine the components in a wrapper, such as "
-        "mo_gymnasium.wrappers.LinearReward"
+        "needs the attribute reward_space, a gymnasium.spaces.Box of shape (k,), or for several "
+        "agents reward_spaces, a dict of such Boxes by agent. Or combine the components in a "
+        "wrapper, such as mo_gymnasium.wrappers.LinearReward"
     )

@@ -25,9 +25,10 @@ class RemoteError(VecEnvError):
         message (str): the problem and its remedy.
         server (str): the server's address.
         status (int | None): HTTP status of the response; None if there was none.
-        is_refusal (bool): True for the statuses 403 and 429. The server executed nothing, unless it
-            ended the session for using too much CPU time or memory. If ``__cause__`` is set, it is
-            the error of an earlier attempt, which the server may have executed.
+        is_refusal (bool): True for the statuses 403 and 429. The server did not execute the
+            request, unless it ended the session for using too much CPU time or memory. If
+            ``__cause__`` is set, it is the error of an earlier attempt, and the server may have
+            executed that attempt.
 
     Example:
         >>> try:

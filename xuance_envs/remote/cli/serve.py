@@ -147,8 +147,8 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pages-need-token", action="store_true",
         help="require a token for the status page's data, /metrics and /openapi.json")  # fmt: skip
     add("--shutdown-grace", type=_argument(partial(_at_least, 0, float)), metavar="SECONDS",
-        help="time limit for requests in progress after SIGINT or SIGTERM; then the server kills "
-        "their environments (default: the larger of --request-timeout and "
+        help="seconds for requests in progress to finish after SIGINT or SIGTERM, before their "
+        "environments are killed (default: the larger of --request-timeout and "
         "--start-timeout)")  # fmt: skip
     add("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",

@@ -129,7 +129,7 @@ class ApiClient:
     def _send_with_retries(
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
     ) -> tuple[Response, Exception | None]:
-        """Return the response, and the error of an earlier attempt that the server may have run."""
+        """Return the response and, if an earlier attempt may have been executed, its error."""
         timeout = self._timeout if timeout is None else timeout
         deadline, exchange = monotonic() + timeout, self._transport.exchange
         attempt = 0

@@ -260,8 +260,8 @@ class StudentGymEnvVectorized:
         """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
         Returns:
-            ``(observations, infos)`` in the form of :meth:`reset`: the last observation and info
-            of each of these environments.
+            ``(observations, infos)`` in the form of :meth:`reset`: the last ones before each
+            state was saved.
 
         Raises:
             StateError: a state was not saved in this session.

@@ -210,7 +210,7 @@ class RemoteDriver(Driver):
         return self._outcomes.outcome(bool(ended))
 
     def _parse_frame(self, answer: Any) -> Outcome:
-        """Decode a frame; the outcome omits the layout if the previous step had the same one."""
+        """Decode a step frame; the outcome omits the layout if it is the previous step's."""
         ended = self._step_frames.read(answer)
         self._frame_was_last = True
         if self._after_frame and "columns" not in answer:

@@ -182,7 +182,7 @@ class RemoteSession:
         return self._connection.request("POST", path, message, repeatable=True)
 
     def _drop_states(self) -> None:
-        """Delete states on the server; if that fails, the next request tries again."""
+        """Delete released states on the server; if that fails, the next request tries again."""
         numbers: list[int] = []
         try:
             # In C, so that no interrupt can separate removing a number from storing it.

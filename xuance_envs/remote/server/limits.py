@@ -24,13 +24,13 @@ MIN_FILES = RESERVED_FDS + 32
 PROCESSES_PER_WORKER = 2 if system.HAS_GUARDIANS else 1  # a worker and its guardian
 
 BURST = 1.0  # seconds for which an unused rate accumulates; a burst may use all of it
-MAX_DELAY = 10.0  # a rate limit refuses requests that it would delay by more seconds
+MAX_DELAY = 10.0  # a rate limit refuses requests that it would delay by more seconds than this
 BYTES_PER_NODE = 100  # maximum bytes of memory per value, list or dict of a decoded message
 MAX_ACCOUNTS = 4096  # at this number of accounts, idle accounts are removed
 
 
 class Capacity:
-    """Settings of a server, with limits adapted to token names and open files."""
+    """Settings of a server, with limits that :meth:`update_limits` adapts."""
 
     def __init__(self, settings: Settings) -> None:
         self._given = settings
@@ -193,7 +193,7 @@ class ByteBudget:
         self._released = asyncio.Condition()
 
     def has_room(self, size: int) -> bool:
-        """Return whether a reservation would succeed now: any size if nothing is reserved."""
+        """Return whether ``size`` could be reserved now; always True if nothing is reserved."""
         return not self._used or self._used + size <= self._size
 
     @asynccontextmanager

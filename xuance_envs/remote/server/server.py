@@ -154,7 +154,7 @@ class Server:
     def close(self) -> None:
         """Stop serving, close all sessions and end their workers. A second call does nothing.
 
-        Requests in progress may take up to ``settings.seconds_to_finish`` to finish first.
+        Requests in progress first get ``settings.seconds_to_finish`` seconds to finish.
         """
         self._server.should_exit = True
         if self._thread is not None:

@@ -125,7 +125,7 @@ class Catalogue:
             the client's keyword arguments, and ``env_seed`` if the client gives a seed. Use
             :func:`~xuance_envs.multi_agent.adapters.agents_env` for multi-agent environments.
         allowed_kwargs: names of keyword arguments that clients may give, or a mapping from each
-            name to its allowed values. The value None allows any value.
+            name to its allowed values, or to None for any value.
 
     Raises:
         ValueError: there are no environments.

@@ -60,7 +60,7 @@ def no_session(idle: float | None = None) -> RefusedError:
 
 
 def no_state(number: int) -> RefusedError:
-    reason = "the state may have been dropped, or have ended with the worker process that kept it"
+    reason = "it may have been dropped, or the worker process that kept it may have ended"
     return RefusedError(404, "states", f"this session has no state {number}: {reason}")
 
 

@@ -232,7 +232,7 @@ def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
 
 
 def drop_unsendable(info: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a dict without values that cannot be sent; log each such key once."""
+    """Return the items that can be sent; log the key of each other item once."""
     sendable = {}
     for key, value in info.items():
         try:

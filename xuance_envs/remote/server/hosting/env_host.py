@@ -221,7 +221,7 @@ class EnvHost:
                 env, cause = error.env_index, error.__cause__
                 if isinstance(cause, TooLargeError):
                     self._needs_reset.update(envs)
-                    text = f"{cause}; reset these environments first"
+                    text = f"{cause}; reset the environments of this request first"
                     raise RefusedError(413, "reply", text) from None
                 self._needs_reset.add(env)
                 raise EnvError(env, "step", error.reason, error.env_traceback) from cause

@@ -122,7 +122,7 @@ class HostedVecEnv(GroupedVecEnv):
         return self._step_frames.frame(layouts, bool(self.watched_masks), layout)
 
     def collect_infos(self) -> None:
-        """Copy the infos of the last step from the arrays, unless this has happened already."""
+        """Copy the infos of the last step, unless this has happened already."""
         if self._outcomes is not None:
             outcomes, self._outcomes = self._outcomes, None
             self._infos = self._groups.info_collector.infos(outcomes)

@@ -61,7 +61,7 @@ class StoredState(NamedTuple):
 
 
 class SessionProcess:
-    """Workers of one request; the first keeps states, and may run later requests' environments."""
+    """Workers of one request. The first keeps states, and may run later requests' environments."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class SessionProcess:
     async def wait_for_replies(
         self, receivers: Mapping[int, Callable[[], int]], fds: Sequence[int]
     ) -> int | None:
-        """Wait for all workers; return the byte count, or None if a worker ends or is too slow."""
+        """Wait for all replies and return their size; None if a worker ends or is too slow."""
         loop = self._loop
         event = self._reply_event = loop.create_future()
         self._received = dict.fromkeys(receivers, 0)  # bytes of each reply, by descriptor

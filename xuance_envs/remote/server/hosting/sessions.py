@@ -165,7 +165,7 @@ class Session:
             found.append(self._places[episode])
         host, *others = dict.fromkeys(host for host, _ in found)
         if others:
-            text = f"expected episodes created by the same request, got {1 + len(others)} requests"
+            text = f"expected episodes that one request created, got those of {1 + len(others)}"
             raise RefusedError(422, "episodes", text)
         return host, [place for _, place in found]
 

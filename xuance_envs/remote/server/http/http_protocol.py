@@ -41,7 +41,7 @@ MAX_UNPARSED = 64 * 2**20  # bytes of pipelined requests that all connections to
 WRITE_BUFFER = 64 * 2**10  # bytes of unread replies at which no further request starts
 TLS_WRITE = 16 * 2**10  # maximum bytes to encrypt at a time: a TLS record
 TLS_BUFFERS = 192 * 2**10  # approximate bytes in lower buffers if a TLS client reads nothing
-MIN_WRITE_PROGRESS = 2**20  # bytes to read within the write timeout, or all if fewer remain
+MIN_WRITE_PROGRESS = 2**20  # bytes a client must read per write timeout, or all if fewer remain
 _UNAWAITED = asyncio.Event()  # shared by complete requests: creating one takes a microsecond
 
 # Seconds.

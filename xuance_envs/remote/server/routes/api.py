@@ -254,7 +254,7 @@ class Api:
         else:
             source_host, sources = session.find(message.sources, distinct=False)
             if source_host is not host:
-                text = "expected sources and episodes created by the same request, got 2 requests"
+                text = "expected sources and episodes that one request created, got those of 2"
                 raise RefusedError(422, "sources", text)
             if len(sources) not in (1, len(envs)):
                 expected = f"one source, or one per episode ({len(envs)})"
