@@ -135,7 +135,7 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive(float),
         default=2.0,
         metavar="S",
-        help="seconds per backend and number of environments (default: %(default)s)",
+        help="seconds for each backend with each number of environments (default: %(default)s)",
     )
     parser.add_argument(
         "--out",

@@ -1,8 +1,8 @@
 """Autotuning: find out in about a second which backend is fastest for an environment.
 
-Waking a worker costs 20 to 100 µs. Worker processes are faster than one process if an environment's
-steps take long compared with this time, and if many environments share the cost. Environments that
-wait, for a network or an external simulator, need more processes than there are CPUs.
+Waking a worker costs 20 to 100 µs. Worker processes are faster than one process if stepping all
+environments takes long compared with this time. Environments that wait, for a network or an
+external simulator, need more processes than there are CPUs.
 
 The step time is measured with one environment. Two figures show whether an environment computes or
 waits: the fraction of the step time that it spends on the CPU, and how often it sleeps. On a busy
@@ -47,7 +47,7 @@ MAX_MAKING_SECONDS = 0.5
 """Seconds for making all candidates' environments; it limits how many environments are used."""
 
 MIN_ENVS_PER_CPU = 2
-"""Nothing is measured if time suffices only for fewer environments per CPU than this."""
+"""Minimum number of environments per CPU in a measurement that does not use all environments."""
 
 MIN_PARALLEL_SECONDS = 20e-6
 """If this process steps all environments in fewer seconds than this, workers would be slower."""
@@ -62,10 +62,7 @@ Among them, the estimates decide.
 """
 
 SIMPLER_CHOICE_TOLERANCE = 0.97
-"""Equally fast candidates with this fraction of their highest estimate count as equally good.
-
-The simplest of these is chosen.
-"""
+"""The simplest equally fast candidate within this fraction of the best estimate is chosen."""
 
 
 def backend_class(name: str) -> Callable[..., VecEnv]:
@@ -292,7 +289,7 @@ class _Plan:
             return cls.nothing(
                 f"estimated, not measured: making an environment takes {probe.making_time:.1g} s"
             )
-        reason = "the best estimate among the candidates measured within 10 % of the fastest"
+        reason = "the best estimate among candidates within 10 % of the highest measured speed"
         if count < num_envs:
             reason += f"; measured with {counted(count, 'environment')}, because making one is slow"
         return cls(likely, count, reason)
@@ -304,7 +301,7 @@ class _Plan:
 
 
 def _affordable(candidates: Sequence[Candidate], probe: Probe, num_envs: int) -> int:
-    """Return the number of environments that can be created in time for the measurements, or 0."""
+    """Return how many environments per candidate can be made in time; 0 if too few."""
     cpus = available_cpus()
     # Workers make their environments in parallel.
     one_each = sum(1 if each.backend == "dummy" else 1 / cpus for each in candidates)
@@ -312,8 +309,8 @@ def _affordable(candidates: Sequence[Candidate], probe: Probe, num_envs: int) ->
     if count >= num_envs:
         return num_envs
     if any(name in candidates[0].options for name in SPLIT_OPTIONS):
-        return 0  # the options may not fit fewer environments
-    count -= count % cpus  # even shares per CPU
+        return 0  # such options may be invalid for fewer environments
+    count -= count % cpus  # equal shares for all CPUs
     return count if count >= MIN_ENVS_PER_CPU * cpus else 0
 
 
