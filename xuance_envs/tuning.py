@@ -44,7 +44,7 @@ The fastest run counts, because other load on the machine can only slow a run do
 """
 
 MAX_MAKING_SECONDS = 0.5
-"""Seconds for making all candidates' environments; it limits how many environments are used."""
+"""Maximum seconds for making the environments of all candidates."""
 
 MIN_ENVS_PER_CPU = 2
 """Minimum number of environments per CPU in a measurement that does not use all environments."""
