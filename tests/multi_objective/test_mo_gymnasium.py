@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from mo_envs import FEW, IDS, N, assert_like_theirs, make_env
+from vector_reward_envs import GoalsEnv
 
 from xuance_envs import DummyVecEnv, Gym_Env, ScalarizeRewards, make_vec
 from xuance_envs.compat import from_gymnasium
@@ -54,6 +55,15 @@ def test_their_vector_environment_as_ours(copied: bool) -> None:
                 assert_same(info["episode_score"], other["episode_score"])
                 if "reset_obs" in info:
                     assert_same(info["reset_obs"], other["reset_obs"])
+
+
+def test_only_as_many_components_as_an_info_stores() -> None:
+    with from_gymnasium(MOSyncVectorEnv([partial(GoalsEnv, 2048)])) as envs:
+        envs.reset(seed=0)
+        envs.step([0])
+    engine = MOSyncVectorEnv([partial(GoalsEnv, 2049)])
+    with pytest.raises(ValueError, match=r"at most 2048 components.* got 2049"):
+        from_gymnasium(engine)
 
 
 def test_their_scalarization_needs_no_declaration() -> None:

@@ -547,6 +547,29 @@ def test_states_that_do_not_fit_change_nothing() -> None:
             assert them.finished_ep_returns == expected.finished_ep_returns
 
 
+def test_an_interrupted_load_changes_nothing() -> None:
+    with on_cluster(Leaning(), 2, seed=1) as collector:
+        rollouts(collector, 1)
+        state = collector.state_dict()
+        expected = rollouts(collector, 1)
+        later = collector.state_dict()
+        collector.load_state_dict(state)
+        actors = collector._actors
+        call_all = actors.call_all
+
+        def interrupted(*arguments: Any) -> Any:
+            answers = call_all(*arguments)
+            if arguments[0] == "load":
+                actors.call_all = call_all
+                raise KeyboardInterrupt
+            return answers
+
+        actors.call_all = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            collector.load_state_dict(later)
+        assert_same(rollouts(collector, 1), expected)
+
+
 # --- what is told at the start ------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import warnings
 from functools import partial
@@ -528,6 +529,20 @@ def test_infinite_rewards_of_both_signs_are_named_as_one_is():
         ):
             envs.step(STILL[:3])
         assert envs.count == 0
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("frozen", "others", "what"), [(True, 1e160, math.nan), (False, 1e152, 1e200)]
+)
+def test_the_number_that_is_named_is_the_one_that_was_refused(frozen, others, what):
+    functions = [partial(Spoilt, 9, others, 1), partial(Spoilt, 9, what, 1)]
+    with NormalizeObservations(DummyVecEnv(functions)) as envs:
+        envs.reset(seed=0)
+        if frozen:
+            envs.freeze()
+        with pytest.raises(EnvError, match=rf"environment 1 .*got {re.escape(str(what))} at"):
+            envs.step(STILL[:2])
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import operator
 import os
 import signal
 import threading
@@ -24,6 +25,12 @@ def held() -> tuple[int, int, int]:
     return descriptors, threading.active_count(), len(multiprocessing.active_children())
 
 
+def assert_no_more_than(before: tuple[int, int, int]) -> None:
+    """Less is right: what earlier tests left to the garbage collector goes meanwhile."""
+    now = held()
+    assert all(map(operator.le, now, before)), f"{now}, before {before}"
+
+
 def resident_mib(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -37,7 +44,7 @@ def test_nothing_is_left_behind_by_200_of_them(context: str) -> None:
             envs.step([0] * 4)
         if turn == 4:
             before = held()
-    assert held() == before
+    assert_no_more_than(before)
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
@@ -50,7 +57,7 @@ def test_nothing_is_left_behind_by_100_restarts(context: str) -> None:
             envs.step([0] * 4)
             if turn == 4:
                 before, memory = held(), resident_mib(os.getpid())
-        assert held() == before
+        assert_no_more_than(before)
         assert resident_mib(os.getpid()) < memory + 2
 
 

@@ -180,7 +180,9 @@ def check_finite(*samples: NDArray[Any] | None) -> None:
             raise FloatingPointError
 
 
-def find_unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
-    """Return one row of indices per number that is NaN, infinite or above MAX_MAGNITUDE."""
-    # As float64, because the maximum would be infinite in a smaller type.
-    return np.argwhere(~(np.abs(numbers.astype(np.float64)) <= MAX_MAGNITUDE))
+def find_worst(numbers: NDArray[Any]) -> tuple[float, tuple[int, ...]]:
+    """Return magnitude and index of the first NaN or infinity, or else of the largest number."""
+    sizes = np.abs(numbers.astype(np.float64))
+    sizes[np.isnan(sizes)] = np.inf
+    at = tuple(map(int, np.unravel_index(sizes.argmax(), sizes.shape)))
+    return sizes[at], at

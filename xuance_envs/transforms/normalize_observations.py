@@ -20,7 +20,7 @@ from xuance_envs.transforms.moments import (
     Moments,
     check_finite,
     check_scale,
-    find_unusable,
+    find_worst,
 )
 from xuance_envs.transforms.moments_io import env_id_of, moments_from_dict, moments_to_dict
 from xuance_envs.transforms.observations import ObservationTransform, ObservationTransformState
@@ -187,13 +187,11 @@ class NormalizeObservations(ObservationTransform):
     def _error(
         self, i: int, batch: Batch, part: NDArray[Any], first: NDArray[Any] | None = None
     ) -> EnvError:
-        """Build the error for the first number that cannot be normalized."""
-        places = find_unusable(part)
-        is_first = not len(places)
-        if is_first:
-            assert first is not None
-            part, places = first, find_unusable(first)
-        at = tuple(places[0].tolist())
+        """Build the error for the number that cannot be normalized."""
+        size, at = find_worst(part)
+        is_first = False
+        if first is not None and first.size and (found := find_worst(first))[0] > size:
+            is_first, part, at = True, first, found[1]
         row = int(batch.ended[at[0]]) if is_first else at[0]
         began = is_first or (batch.began is not None and bool(batch.began[row]))
         number = batch.call_number_after(self._steps)

@@ -17,7 +17,7 @@ from xuance_envs.transforms.moments import (
     MomentBuffers,
     Moments,
     check_scale,
-    find_unusable,
+    find_worst,
 )
 from xuance_envs.transforms.moments_io import env_id_of, moments_from_dict, moments_to_dict
 from xuance_envs.transforms.rewards import RewardTransform
@@ -184,7 +184,7 @@ class NormalizeRewards(RewardTransform):
         return exact, tuple.__new__(_Returns, (after, current, moments))
 
     def _error(self, returns: NDArray[np.float64], rewards: NDArray[Any], batch: Batch) -> EnvError:
-        row = int(find_unusable(returns)[0, 0])
+        _, (row, *_) = find_worst(returns)
         number = batch.call_number_after(self._steps)
         return EnvError(
             batch.env_ids[row],

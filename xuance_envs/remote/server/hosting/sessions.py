@@ -35,7 +35,7 @@ from xuance_envs.remote.wire.failures import RefusedError, no_session, no_state
 
 logger = logging.getLogger("xuance_envs")
 
-STEPS_PER_CPU = 4  # sessions per CPU that may step concurrently
+STEPS_PER_CPU = 16  # sessions per CPU that may step concurrently
 OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 USAGE_INTERVAL = 2.0  # seconds between measurements of the workers' memory and CPU time
 
