@@ -1,4 +1,4 @@
-"""Conversion of observations to states: tensors with the agent's dtype and axis order.
+"""Conversion of observations to the agent's input: tensors with its dtype and axis order.
 
 Dict and Tuple observations become dicts and tuples of tensors. This module handles them as lists
 with one part per leaf of the space.

@@ -142,7 +142,7 @@ class SpaceRows:
         return [self.row(i, freeze) for i in range(n)]
 
     def row(self, i: int, freeze: Callable[[Any], Any] = identity, *, strict: bool = True) -> Row:
-        """Return environment i's row; a ``strict`` row is faster, but may reject other dtypes."""
+        """Return row i; with ``strict``, it is faster, but may reject values of other dtypes."""
         parts = zip(self.parts, self.layout.leaves, strict=True)
         rows = [self._leaf_row(part, i, leaf, freeze, strict) for part, leaf in parts]
         return rows[0] if self.layout.flat else _TreeRow(self.layout, rows)

@@ -42,7 +42,7 @@ class Autoreset(Enum):
 
 @dataclass
 class StepExtras:
-    """Results of one command that are not in the group's arrays, as copies or pickles."""
+    """Copies or pickles of one command's results, as far as the group's arrays cannot hold them."""
 
     layout: ColumnLayout | None = None
     reset_layout: ColumnLayout | None = None

@@ -55,7 +55,7 @@ _GROUP_REQUESTS = frozenset({RequestType.STEP, RequestType.CALL})
 
 
 class Worker:
-    """Server of requests to one group, or to several groups that are used in turn."""
+    """Main loop of a worker process, which executes the requests to its groups."""
 
     def __init__(self, settings: WorkerArguments, recorder: ProgressRecord) -> None:
         self._settings = settings

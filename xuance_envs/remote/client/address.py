@@ -25,7 +25,7 @@ class Address(NamedTuple):
         netloc = netloc.encode("idna").decode()
         is_valid = bool(parts.path) if parts.scheme == "unix" else _NETLOC.fullmatch(netloc)
         if parts.scheme not in schemes or not is_valid or parts.query or parts.fragment:
-            raise ValueError(f"it needs {' or '.join(schemes)}, a host, and nothing after the path")
+            raise ValueError(f"it needs {' or '.join(schemes)} and a host; ? and # are not allowed")
         if not text.isprintable() or parts.port == 0:
             raise ValueError("it must be printable, and its port, if given, from 1 to 65535")
         if at:

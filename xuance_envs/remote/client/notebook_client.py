@@ -260,12 +260,12 @@ class StudentGymEnvVectorized:
         """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
         Returns:
-            ``(observations, infos)`` in the form of :meth:`reset`: the last ones before each
-            state was saved.
+            ``(observations, infos)`` in the form of :meth:`reset`. They are those that each
+            environment had last returned when its state was saved.
 
         Raises:
             StateError: a state was not saved in this session.
-            RemoteNotFoundError: the server no longer keeps a state.
+            RemoteNotFoundError: the server has dropped one of the states.
         """
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)

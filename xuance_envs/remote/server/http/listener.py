@@ -30,7 +30,7 @@ MAX_UNSENT = 64 * 2**10  # unsent bytes per connection in the kernel, whose defa
 
 
 class ListeningServer(uvicorn.Server):
-    """Server with a listener of its own, which uvicorn uses like an ``asyncio.Server``."""
+    """Server that accepts connections itself; uvicorn uses it like an ``asyncio.Server``."""
 
     def __init__(
         self,
