@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from example_envs import InterruptingEnv, NamedEnv
+from example_envs import InterruptingEnv, NamedEnv, ReusingEnv
 from gymnasium import spaces
 from PIL import Image
 from play_envs import PlayEnv
@@ -20,6 +20,7 @@ from xuance_envs import (
     DummyVecEnv_Gym,
     Gym_Env,
     RolloutCollector,
+    StateError,
     SyncVecEnv,
 )
 from xuance_envs.rollout import GifRecorder
@@ -201,6 +202,47 @@ def test_after_an_interrupt_everything_begins_again():
         collector.rollout()
         assert collector.states[0, :, 1].tolist() == [0, 0], "not the first states of episodes"
         assert collector.global_steps <= 4 * 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("reset", lambda collector, _: collector.vec_reset()),
+        ("reset", lambda collector, _: collector.env_reset(0)),
+        ("load_state", lambda collector, state: collector.load_state_dict(state)),
+    ],
+    ids=["vec_reset", "env_reset", "load_state_dict"],
+)
+def test_after_an_interrupted_reset_or_load_everything_begins_again(name, use):
+    envs = DummyVecEnv([ReusingEnv, ReusingEnv])
+    method = getattr(envs, name)
+
+    def interrupted(*arguments, **keywords):
+        method(*arguments, **keywords)
+        raise KeyboardInterrupt
+
+    with RolloutCollector(envs, Player(spaces.Discrete(100)), 1) as collector:
+        collector.rollout()
+        state = collector.state_dict()
+        collector.vec_step(ZEROS)
+        setattr(envs, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            use(collector, state)
+        delattr(envs, name)
+        episode = [env.observation[0] + 1 for env in envs.envs]
+        collector.rollout()
+        assert collector.states[0, :, 0].tolist() == episode
+        assert collector.states[0, :, 1].tolist() == [0, 0]
+
+
+def test_a_refused_state_leaves_the_episodes_as_they_are(collector):
+    with RolloutCollector(DummyVecEnv([ReusingEnv] * 2), Player(TWO), 2) as other:
+        state = other.state_dict()
+    collector.vec_step(ZEROS)
+    with pytest.raises(StateError):
+        collector.load_state_dict(state)
+    collector.vec_step(ZEROS)
+    assert resets(collector) == [2, 1]
 
 
 # --- the test of an agent -----------------------------------------------------------------------

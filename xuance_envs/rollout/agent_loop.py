@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import shape_of_rewards
-from xuance_envs.errors import counted
+from xuance_envs.errors import StateError, counted
 from xuance_envs.rollout.agents import (
     ActionLayout,
     AgentOutputs,
@@ -104,6 +104,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         if self.recorder is not None:
             self.recorder.begin(self.global_steps)
         self.t_states: Any = row.states
+        self._must_reset = False
         return self.t_states
 
     def env_reset(self, env_id: int) -> Any:
@@ -132,15 +133,15 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
             self.statistics.restart(i)
             if self.recorder is not None and i == 0:
                 self.recorder.begin(self.global_steps)
+            self._must_reset = False
         return self._layout.whole([part[i].clone() for part in self._layout.parts(self.t_states)])
 
     def _reset_states(self, count: int, **given: Any) -> StateSlot:
-        """Reset some environments and return their first states."""
+        """Reset some environments and return their first states, which the caller must store."""
+        self._must_reset = True  # also if the reset is interrupted, or the observations are refused
         observations = self._envs.reset(**given)
-        self._must_reset = True  # if the observations are refused
         row = self._layout.new_row(count)
         row.write(self._layout.observed(observations))
-        self._must_reset = False
         return row
 
     def vec_step(self, actions: Any) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -201,10 +202,10 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         parts, finished = self._record_step(0, row, step)
         self._just_reset = step.ended
         self.t_states = row.states
-        self._must_reset = False
         if self.recorder is not None:
             reward = np.asarray(self._scores_of(step)[0], np.float64)[()]
             self.recorder.after_step(reward, 0 in finished, self.global_steps)
+        self._must_reset = False
         return parts, step
 
     def _record_step(
@@ -230,7 +231,7 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         return rewards.mean(axis=1) if self._envs.team else rewards
 
     def _reset_if_interrupted(self) -> None:
-        """Reset all environments if a step or test was interrupted."""
+        """Reset all environments if a step, reset, load or test was interrupted."""
         if self._must_reset or self.vec_env.waiting:
             self.vec_reset()
 
@@ -288,17 +289,23 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         """
         if self.vec_env.waiting:
             self.vec_env.step_wait()
-        self._envs.load_state(loop_state.envs)
+        before, self._must_reset = self._must_reset, True
+        try:
+            self._envs.load_state(loop_state.envs)
+        except (StateError, ValueError):  # nothing has changed
+            self._must_reset = before
+            raise
         row = self._layout.parts(self._layout.new_row(self.num_envs).states)
         for part, array in zip(row, loop_state.states, strict=True):
             part.copy_(torch.from_numpy(array))
         self.t_states = self._layout.whole(row)
-        self._must_reset, self._just_reset = False, loop_state.fresh
+        self._just_reset = loop_state.fresh
         self.global_steps = loop_state.global_steps
         self.statistics.set_state(loop_state.statistics)
         if self.recorder is not None:
             self.recorder.set_state(loop_state.recorder)
         set_generators(loop_state.generators, self.device)
+        self._must_reset = False
 
     def permute_state(self, state: Any) -> Any:
         """Move the axes of observations to the agent's order.
