@@ -330,6 +330,30 @@ def test_a_lost_collector_is_made_anew_with_the_current_weights(
             collector.rollout()
 
 
+class SeedAndPidEnv(SeededEnv):
+    def __init__(self, env_seed: int) -> None:
+        super().__init__(0, gymnasium.spaces.Box(0, np.inf, (2,)), TWO, (9,))
+        self.env_seed = env_seed
+
+    def step(self, action: Any) -> Any:
+        return np.array([self.env_seed, os.getpid()], np.float32), *super().step(action)[1:]
+
+
+@pytest.mark.slow("starts an actor that loads PyTorch, and starts it again")
+def test_a_lost_collector_is_made_anew_with_other_env_seeds() -> None:
+    with RayRolloutCollector(
+        SeedAndPidEnv, Thinker(TWO), 1, 3, num_envs=2, processes=1, env_seed=5
+    ) as collector:
+        collector.rollout()
+        seeds, pids = collector.states[-1].t().long().tolist()
+        assert seeds == [5, 6]
+        os.kill(pids[0], signal.SIGKILL)
+        collector.rollout()
+        new_seeds, new_pids = collector.states[-1].t().long().tolist()
+        assert set(pids).isdisjoint(new_pids)
+        assert len({*seeds, *new_seeds}) == 4
+
+
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_an_environment_that_hangs_is_named_with_its_collector_and_node(processes: int) -> None:
     functions = env_fns(SPACES["vector"])

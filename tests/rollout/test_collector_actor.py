@@ -20,6 +20,7 @@ PLAN = CollectorPlan(
     first=3,
     num_envs=1,
     env_fns=dumps_for_worker(env_fns(SPACES["vector"])[:1]),
+    keywords=[{}],
     seeds=None,
     processes=1,
     step_timeout=None,

@@ -226,7 +226,7 @@ def test_a_remote_collector_returns_the_same(scalarize: Any) -> None:
     agent = Critic(None if scalarize is not None else K)
     options = {"steps_per_env": T, "scalarize": scalarize}
     plan = CollectorPlan(
-        *(0, 0, N, dumps_for_worker(lengths()), [0, 1, 2, 3], 1, None, None),
+        *(0, 0, N, dumps_for_worker(lengths()), [{}] * N, [0, 1, 2, 3], 1, None, None),
         *(dumps_for_worker(agent), torch.get_rng_state().numpy().tobytes(), options),
     )
     actor = CollectorActor(plan)

@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class CollectorPlan:
     first: int
     num_envs: int
     env_fns: bytes
+    keywords: Sequence[Mapping[str, Any]]
     seeds: list[int | None] | None
     processes: int
     step_timeout: float | None
@@ -165,11 +167,15 @@ class CollectorActor:
 
     def _make_vec_env(self, functions: Sequence[Callable[..., Any]]) -> VecEnv:
         plan = self._plan
+        makers = [
+            partial(f, **given) if given else f
+            for f, given in zip(functions, plan.keywords, strict=True)
+        ]
         if not plan.in_processes:
-            return DummyVecEnv(functions, copy=False)
+            return DummyVecEnv(makers, copy=False)
         return SubprocVecEnv(
-            functions,
-            in_series=-(-len(functions) // plan.processes),
+            makers,
+            in_series=-(-len(makers) // plan.processes),
             copy=False,
             step_timeout=plan.step_timeout,
             start_timeout=plan.start_timeout,

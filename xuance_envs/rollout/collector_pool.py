@@ -227,7 +227,11 @@ class CollectorActorPool:
         plan = self._plans[number]
         restarts = plan.restarts + 1
         seeds = plan.seeds and [s if s is None else derived_seed(s, restarts) for s in plan.seeds]
-        self._plans[number] = replace(plan, seeds=seeds, restarts=restarts)
+        keywords = [
+            {name: derived_seed(seed, restarts) for name, seed in given.items()}
+            for given in plan.keywords
+        ]
+        self._plans[number] = replace(plan, seeds=seeds, keywords=keywords, restarts=restarts)
         self._cluster.kill(self._actors[number])
         self._launch(number)
         if number in self._pending:

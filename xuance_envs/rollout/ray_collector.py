@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -152,7 +151,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
         max_restarts: int | None = 100,
     ) -> None:
         recipe = checked_recipe(repeated_functions(env_fns, num_envs), env_seed)
-        functions, keywords = recipe.env_fns, recipe.keywords
+        functions = recipe.env_fns
         if not 1 <= num_collectors <= len(functions):
             raise ValueError(
                 f"num_collectors: expected 1 to {len(functions)} (the number of environments), "
@@ -176,7 +175,6 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
         self._split = split_evenly(self.num_envs, num_collectors)
         self._shapes = weight_shapes(agent)
         seeds = seed_per_env(seed, range(self.num_envs))
-        makers = [partial(f, **k) if k else f for f, k in zip(functions, keywords, strict=True)]
         options = {
             **{"state_dtype": state_dtype, "channels_first": channels_first, "window": window},
             **{"steps_per_env": steps_per_env, "halves": halves, "scalarize": scalarize},
@@ -194,7 +192,8 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
                     number=number,
                     first=lo,
                     num_envs=hi - lo,
-                    env_fns=dumps_for_worker(makers[lo:hi]),
+                    env_fns=dumps_for_worker(functions[lo:hi]),
+                    keywords=recipe.keywords[lo:hi],
                     seeds=None if seed is None else seeds[lo:hi],
                     processes=count,
                     step_timeout=step_timeout,
