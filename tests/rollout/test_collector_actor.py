@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,37 @@ def test_code_that_is_not_there_is_told_with_what_to_do(
     with pytest.raises(ImportError, match=f"{said}.*{place}"):
         raise unpack_error(error)
     actor.close()
+
+
+class Nan(Thinker):
+    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+        actions, log_probs, values, _ = super().get_actions_and_values(states, actions)
+        return actions, log_probs, values * torch.nan, None
+
+
+class Requiring(Thinker):
+    def get_actions_and_values(self, states: Any, actions: Any = None, *, masks: Any) -> Any:
+        return super().get_actions_and_values(states, actions)
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind", "said"),
+    [
+        (Nan, ValueError, "got NaN, first at step 0 of the rollout in environment 0"),
+        (Requiring, AttributeError, "environment 0 provided no action mask"),
+    ],
+)
+def test_an_error_that_names_an_environment_says_where_it_is(
+    agent: Any, kind: Any, said: str
+) -> None:
+    actor = CollectorActor(replace(PLAN, agent=dumps_for_worker(agent(TWO))))
+    assert actor.build()[0]
+    well, error = actor.rollout(0)
+    actor.close()
+    assert not well
+    place = r"\(in collector 1 on this machine, whose first environment is 3\)"
+    with pytest.raises(kind, match=f"{said}.*{place}"):
+        raise unpack_error(error)
 
 
 def test_the_same_turn_again_is_told_again() -> None:

@@ -120,10 +120,9 @@ class CollectorActor:
             remapped = type(error)(env, error.command, reason, *error.args[3:])
             remapped.__cause__ = error.__cause__
             return remapped
-        if type(error) is RuntimeError:  # for example because spaces differ
-            return RuntimeError(
-                f"{error} ({self._where()}, whose first environment is {plan.first})"
-            )
+        if type(error) in (AttributeError, RuntimeError, ValueError):  # may name environments
+            where = f"{self._where()}, whose first environment is {plan.first}"
+            return type(error)(f"{error} ({where})")
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
             error.env_indices = tuple(plan.first + env for env in error.env_indices)
             error.env_index = None if error.env_index is None else plan.first + error.env_index
