@@ -16,6 +16,7 @@ from xuance_envs import (
     Gym_Env,
     RolloutCollector,
     ScalarizeRewards,
+    StateError,
     SubprocVecEnv,
     SyncVecEnv,
 )
@@ -146,6 +147,21 @@ def test_a_state_dict_goes_on_with_the_same_vectors() -> None:
         other.rollout()
         assert torch.equal(other.rewards, expected)
         np.testing.assert_equal(other.rolling_ep_returns, returns)
+
+
+@pytest.mark.parametrize(
+    ("saved", "loading", "got"),
+    [(None, WEIGHTS, r"shape \(\), got \(3,\)"), (WEIGHTS, None, r"shape \(3,\), got \(\)")],
+)
+def test_a_state_of_other_rewards_is_refused(saved: Any, loading: Any, got: str) -> None:
+    def collector(scalarize: Any) -> RolloutCollector:
+        agent = Critic(K if scalarize is None else None)
+        return RolloutCollector(DummyVecEnv(lengths(K)), agent, T, scalarize=scalarize)
+
+    with collector(saved) as found, collector(loading) as other:
+        with pytest.raises(StateError, match=f"expected rewards of {got}; use the same scalarize"):
+            other.load_state_dict(found.state_dict())
+        other.rollout()
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,8 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
             StateMismatchError: the state is from different environments; nothing has changed.
         """
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
-        self.restore_loop(LoopState.from_dict(state, self.num_envs, shapes, trusted))
+        expected = self.num_envs, shapes, self._reward_shape
+        self.restore_loop(LoopState.from_dict(state, *expected, trusted))
 
     def loop_state(self) -> LoopState:
         """Return the content of :meth:`state_dict`, unserialized."""

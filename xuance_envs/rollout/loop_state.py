@@ -53,6 +53,7 @@ class LoopState:
         state: Mapping[str, Any],
         num_envs: int,
         shapes: Sequence[tuple[int, ...]],
+        reward_shape: tuple[int, ...],
         trusted: bool = False,
     ) -> LoopState:
         """Validate and read the result of :meth:`to_dict`."""
@@ -69,7 +70,7 @@ class LoopState:
                 f"state: expected a state of {counted(num_envs, 'environment')}, got {given}"
             )
         envs = EnvStates.from_bytes(state["envs"], trusted)
-        content = _content(state["loop"], shapes)
+        content = _content(state["loop"], shapes, reward_shape)
         generators = {name: state[name] for name in state if name.endswith("_generator")}
         loaded = {name: content[name] for name in _CONTENT}
         steps, rng_states = state["global_steps"], state.get("noise", ())
@@ -111,16 +112,22 @@ class LoopState:
         )
 
 
-def _content(data: bytes, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+def _content(
+    data: bytes, shapes: Sequence[tuple[int, ...]], reward_shape: tuple[int, ...]
+) -> dict[str, Any]:
     try:
         content: dict[str, Any] = loads_plain(data, trusted=False)
         found = [np.shape(part) for part in content["states"]]
-    except (FaultError, TypeError, LookupError) as error:
+        _, *rewards = np.shape(content["statistics"]["scores"])
+    except (FaultError, TypeError, ValueError, LookupError) as error:
         message = f"cannot read the collector's state: {error}"
         raise StateError(-1, "load_state_dict", message) from None
     shapes = [tuple(shape) for shape in shapes]
     if found != shapes:
         raise StateError(-1, "load_state_dict", f"expected states of shapes {shapes}, got {found}")
+    if tuple(rewards) != reward_shape:
+        expected = f"expected rewards of shape {reward_shape}, got {tuple(rewards)}"
+        raise StateError(-1, "load_state_dict", f"{expected}; use the same scalarize as saved")
     return content
 
 

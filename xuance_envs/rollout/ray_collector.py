@@ -356,7 +356,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
         """
         self._check_open()
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
-        loop_state = LoopState.from_dict(state, self.num_envs, shapes, trusted)
+        loop_state = LoopState.from_dict(state, self.num_envs, shapes, self._reward_shape, trusted)
         before = self._actors.call_all("save", "load_state_dict")
         parts = loop_state.parts(self._split)
         try:
