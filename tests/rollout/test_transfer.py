@@ -82,6 +82,13 @@ def test_from_cuda_actions_come_through_pinned_memory_that_is_kept(cuda_log):
     assert transfer.receive(torch.tensor([0.5])).tolist() == [0.5]
 
 
+def test_to_and_from_other_devices_arrays_are_copied_at_once(cuda_log):
+    transfer = Transfer(torch.device("mps"))
+    transfer.send(transfer.host_tensor((2,), torch.float32), torch.empty(2))
+    transfer.receive(torch.tensor([1, 2]))
+    assert cuda_log == [("pageable",), ("copy", "blocking")] * 2
+
+
 def test_on_the_cpu_nothing_is_copied():
     transfer = Transfer(torch.device("cpu"))
     actions = torch.tensor([1, 2, 3])

@@ -1,8 +1,8 @@
 """Copies between host memory and the agent's device.
 
 Environments write into host memory, and agents read from their device. On the CPU, both are the
-same memory. For other devices, arrays are copied asynchronously through host buffers, which are
-page-locked (pinned) for CUDA.
+same memory. For other devices, arrays are copied through host buffers: for CUDA asynchronously from
+page-locked (pinned) memory, otherwise synchronously, because there are no events to wait for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Transfer:
 
     def send(self, host: torch.Tensor, there: torch.Tensor) -> None:
         """Start copying ``host``, which must not be written before :meth:`wait`."""
-        there.copy_(host, non_blocking=True)
+        there.copy_(host, non_blocking=self._is_cuda)
 
     def mark(self) -> torch.cuda.Event | None:
         """Record an event after all started copies; return None if copies are synchronous."""
@@ -64,6 +64,6 @@ class Transfer:
         received = self._received.get(kind)
         if received is None:
             received = self._received[kind] = self.host_tensor(tuple(tensor.shape), tensor.dtype)
-        received.copy_(tensor.detach(), non_blocking=True)
+        received.copy_(tensor.detach(), non_blocking=self._is_cuda)
         self.wait(self.mark())  # the only synchronization of a step
         return received.numpy()
