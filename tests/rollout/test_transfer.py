@@ -97,6 +97,26 @@ def test_on_the_cpu_nothing_is_copied():
     transfer.wait(transfer.mark())
 
 
+class Zeros:
+    device = "cpu"
+
+    def get_actions_and_values(self, states, actions=None):
+        zeros = states.new_zeros(len(states))
+        return zeros.int(), zeros, zeros, zeros
+
+
+def test_the_default_device_may_be_another_one():
+    functions = [partial(PlayEnv, i, spaces.Box(-1, 1, (3,)), spaces.Discrete(2)) for i in range(2)]
+    with torch.device("meta"), RolloutCollector(DummyVecEnv(functions), Zeros(), 3) as collector:
+        collector.rollout()
+        state = collector.state_dict()
+        collector.vec_step([0, 1])
+        collector.load_state_dict(state)
+        collector.rollout()
+        assert collector.states.device == collector.advantages(0.9, 0.9).device
+        assert collector.states.device == torch.device("cpu")
+
+
 class Counting(Transfer):
     """A staged transfer on the CPU that counts what is sent, and when it is waited."""
 

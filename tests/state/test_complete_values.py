@@ -19,6 +19,7 @@ from scripts import run_script
 from xuance_envs import DummyVecEnv, StateError, check_saving
 from xuance_envs.state.checkpointer import EnvCheckpointer, RngFork
 from xuance_envs.state.faults import FaultError
+from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.rebuild import BIT_GENERATORS
 
 
@@ -294,6 +295,14 @@ def summed(held: Any, action: int) -> float:
 def test_tensors_and_arrays_stay_in_one_memory(make: Any) -> None:
     torch()
     assert_goes_on(make, summed)
+
+
+def test_the_default_device_of_tensors_may_be_another_one() -> None:
+    library, numbers = torch(), [0.0, 1.0, 2.0]
+    tensor = library.tensor(numbers)
+    with library.device("meta"):
+        found, numpys = loads_plain(dumps_plain([tensor, tensor.numpy()]), trusted=False)
+    assert found.tolist() == numpys.tolist() == numbers
 
 
 def accumulated(held: Any, action: int) -> float:

@@ -164,10 +164,10 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         """
         self._reset_if_interrupted()
         shape = (self.num_envs, *self._envs.team, *self._action_layout.shape)
-        tensor = squeezed(torch.as_tensor(actions), shape, self._action_layout.shape)
+        tensor = squeezed(torch.as_tensor(actions, device="cpu"), shape, self._action_layout.shape)
         if tensor.shape != shape:
             raise ValueError(f"actions: expected shape {shape}, got {tuple(tensor.shape)}")
-        self._start_step(self._transfer.receive(tensor.cpu()))
+        self._start_step(self._transfer.receive(tensor))
         parts, step = self._finish_step(self._layout.new_row(self.num_envs))
         last = self._layout.new_row(self.num_envs)
         last.write(parts)

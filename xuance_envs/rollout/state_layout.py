@@ -246,7 +246,7 @@ def _fits(leaf: Leaf, dtype: torch.dtype) -> bool:
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     try:
-        found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
+        found: np.dtype[Any] = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     except TypeError:
         found = np.dtype(object)
     if found.kind not in "fiu":

@@ -31,12 +31,13 @@ class Transfer:
         """Return an allocator of tensors on the device, which reuses unreferenced memory."""
         if not self.direct:
             return partial(torch.empty, shape, dtype=dtype, device=self.device)
-        make = make_allocator(shape, torch.empty(0, dtype=dtype).numpy().dtype, _MAX_BUFFERS)
+        numpy_dtype = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
+        make = make_allocator(shape, numpy_dtype, _MAX_BUFFERS)
         return lambda: torch.from_numpy(make())
 
     def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Allocate host memory that can be copied to the device asynchronously."""
-        return torch.zeros(shape, dtype=dtype, pin_memory=self._is_cuda)
+        return torch.zeros(shape, dtype=dtype, device="cpu", pin_memory=self._is_cuda)
 
     def send(self, host: torch.Tensor, there: torch.Tensor) -> None:
         """Start copying ``host``, which must not be written before :meth:`wait`."""

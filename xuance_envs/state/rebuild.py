@@ -224,7 +224,7 @@ def tensor(
 ) -> Any:
     """Return a tensor that uses the memory from :func:`storage`."""
     torch = importlib.import_module("torch")
-    made = torch.empty(0, dtype=getattr(torch, dtype.removeprefix("torch.")))
+    made = torch.empty(0, dtype=getattr(torch, dtype.removeprefix("torch.")), device="cpu")
     return made.set_(memory.untyped_storage(), offset, shape, strides)
 
 

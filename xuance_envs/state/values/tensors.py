@@ -26,7 +26,7 @@ class TensorStorage:
 
     def __init__(self, tensor: Any) -> None:
         torch = importlib.import_module("torch")
-        self.bytes = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+        self.bytes = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
 
     def detach(self) -> Any:
         """Return all bytes as a tensor, see :func:`~xuance_envs.state.rebuild.memory`."""
