@@ -106,6 +106,12 @@ def test_a_recording_goes_on(tmp_path: Path) -> None:
     assert one.read_bytes() == two.read_bytes()
 
 
+def test_a_state_does_not_contain_the_last_rollout() -> None:
+    with RolloutCollector(DummyVecEnv([make]), Drawing(), 5000, device="cpu") as collector:
+        collector.rollout()
+        assert len(collector.state_dict()["loop"]) < collector.states.nbytes / 4
+
+
 def test_collectors_that_make_their_environments_have_it_too() -> None:
     with SyncVecEnv(make, 2, 20, agent=Drawing(), device="cpu", seed=1) as envs:
         state = envs.state_dict()

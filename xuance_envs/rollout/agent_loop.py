@@ -274,7 +274,8 @@ class AgentLoop(EpisodeMetrics, ClosedOnExit):
         self._reset_if_interrupted()
         return LoopState(
             self.vec_env.save_state(),
-            [part.detach().cpu().numpy() for part in self._layout.parts(self.t_states)],
+            # Copies, because the tensors are parts of the rollout's memory, which would be saved.
+            [part.detach().cpu().numpy().copy() for part in self._layout.parts(self.t_states)],
             self._just_reset,
             self.statistics.state(),
             None if self.recorder is None else self.recorder.state(),
