@@ -154,12 +154,24 @@ def test_images_travel_as_bytes_in_one_piece_and_are_turned_there(dtype):
         assert row.states.tolist() == expected.transpose(0, 3, 1, 2).tolist()
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint64, np.float64, np.int8])
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint64, np.float64, np.int8, ">f4", ">i8"])
 def test_observations_of_any_dtype_are_staged(dtype):
-    layout = StateLayout(spaces.Box(0, 9, (2,), dtype), torch.float32, "auto", Counting())
+    layout = StateLayout(spaces.Box(0, 9, (2,), np.dtype(dtype)), torch.float32, "auto", Counting())
     row = layout.new_row(3)
     row.write([np.arange(6).reshape(3, 2).astype(dtype)])
     assert row.states.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "state_dtype"), [(">i8", torch.int64), (np.longdouble, torch.float64)]
+)
+def test_observations_of_a_dtype_that_torch_lacks_are_staged_in_the_states_dtype(
+    dtype, state_dtype
+):
+    layout = StateLayout(spaces.Box(0, 2**40, (), np.dtype(dtype)), state_dtype, "auto", Counting())
+    row = layout.new_row(1)
+    row.write([np.array([2**33 + 1], dtype)])
+    assert row.states.tolist() == [2**33 + 1]
 
 
 # --- with a GPU ---------------------------------------------------------------------------------

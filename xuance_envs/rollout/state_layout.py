@@ -165,7 +165,7 @@ class _StagingBuffer:
         # In the observations' dtype: for images, uint8 has a quarter of float32's bytes.
         self._hosts = [
             transfer.host_tensor(
-                (count, *leaf.observed_shape), _torch_dtype(leaf.observed_dtype) or torch.float32
+                (count, *leaf.observed_shape), _torch_dtype(leaf.observed_dtype) or leaf.dtype
             )
             for leaf in leaves
         ]
@@ -258,5 +258,5 @@ def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
     """Return torch's equivalent of a NumPy dtype; None if it has none."""
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError for a foreign byte order
         return None
