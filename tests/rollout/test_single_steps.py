@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import gymnasium
@@ -345,6 +346,11 @@ def test_closing_closes_the_environments(collector):
     assert collector.vec_env.closed
     with pytest.raises(ClosedVecEnvError):
         collector.rollout()
+
+
+def test_a_copy_would_step_the_same_environments(collector):
+    with pytest.raises(TypeError, match="cannot pickle or copy RolloutCollector"):
+        copy.copy(collector)
 
 
 @pytest.mark.parametrize("options", [{}, {"backend": "subproc", "context": "forkserver"}])

@@ -24,14 +24,14 @@ from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
-from xuance_envs.vector_envs.aliases import ClosedOnExit
+from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 from xuance_envs.vector_envs.options import AutoBool
 
 RENDER_MODE = "rgb_array"
 """Render mode of recordings and test images."""
 
 
-class AgentLoop(EpisodeMetrics, ClosedOnExit):
+class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
     """A loop that steps a vectorized environment with an agent's actions.
 
     :class:`~xuance_envs.rollout.collector.RolloutCollector` describes the arguments.

@@ -38,7 +38,7 @@ from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.results import RolloutJoiner, RolloutResults
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
-from xuance_envs.vector_envs.aliases import ClosedOnExit
+from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 from xuance_envs.vector_envs.arguments import (
     checked_positive,
     checked_recipe,
@@ -55,7 +55,7 @@ logger = logging.getLogger("xuance_envs")
 
 
 @with_options(None, RolloutCollector)
-class RayRolloutCollector(RolloutResults, EpisodeMetrics, ClosedOnExit):
+class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnExit):
     """Collectors on a Ray cluster, each with environments and a copy of the agent.
 
     Each collector is an actor. Its environments run in worker processes that share memory with it,
