@@ -42,6 +42,7 @@ class PicturedEnv(PlayEnv):
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 TWO = spaces.Discrete(2)
 ZEROS = torch.zeros(2, dtype=torch.int64)
+MASKED = np.ma.masked_array([0, 1], [False, True])
 
 
 @pytest.fixture
@@ -154,7 +155,8 @@ def test_steps_of_an_episode_that_was_reset_do_not_count(collector):
 
 
 @pytest.mark.parametrize(
-    "actions", [torch.zeros(3), torch.zeros((2, 2)), torch.tensor([0.5, 0.0]), [0, float("nan")]]
+    "actions",
+    [torch.zeros(3), torch.zeros((2, 2)), torch.tensor([0.5, 0.0]), [0, float("nan")], MASKED],
 )
 def test_actions_that_do_not_fit_are_refused_and_nothing_happens(collector, actions):
     with pytest.raises(ValueError, match="actions"):

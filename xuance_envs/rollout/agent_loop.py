@@ -163,6 +163,8 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         self._reset_if_interrupted()
+        if np.ma.is_masked(actions):
+            raise ValueError("actions: expected no masked values")
         shape = (self.num_envs, *self._envs.team, *self._action_layout.shape)
         tensor = squeezed(torch.as_tensor(actions, device="cpu"), shape, self._action_layout.shape)
         if tensor.shape != shape:
