@@ -326,6 +326,8 @@ def test_a_lost_collector_is_made_anew_with_the_current_weights(
         assert collector.global_steps == 60
         assert "restarting collector 1: " in caplog.text
         os.kill(next(p for p in pids if pids.count(p) == 2), signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="environments 0, 1 died during 'state_dict'"):
+            collector.state_dict()
         with pytest.raises(WorkerDiedError, match=r"(?s)environments 0, 1 .*no restarts are left"):
             collector.rollout()
 

@@ -146,7 +146,7 @@ class CollectorActorPool:
                 try:
                     self._results[number] = self._get(ref, None), self._pending[number][1]
                 except ActorLostError as error:
-                    self._restart(number, error)
+                    self._restart(number, error, "rollout")
         return [self._results[number] for number in numbers]
 
     def _await_restarted(self) -> None:
@@ -155,7 +155,7 @@ class CollectorActorPool:
             try:
                 self._await_built(number)
             except ActorLostError as error:  # for example on a node that was shutting down
-                self._restart(number, error)
+                self._restart(number, error, "restart")
 
     def next_turn(self) -> None:
         """Discard this turn and begin the next."""
@@ -202,7 +202,7 @@ class CollectorActorPool:
             try:
                 answers.append(self._cluster.get(ref, None))
             except ActorLostError as error:
-                self._restart(number, error)
+                self._restart(number, error, caller)
                 self._await_restarted()
                 retry = self._call(number, name, arguments[number])
                 answers.append(self._cluster.get(retry, None))
@@ -216,10 +216,10 @@ class CollectorActorPool:
 
     # -- restarts and shutdown --------------------------------------------------------
 
-    def _restart(self, number: int, error: ActorLostError) -> None:
-        """Replace a failed collector; the new one plays the pending rollout."""
+    def _restart(self, number: int, error: ActorLostError, command: str) -> None:
+        """Replace a collector that failed in ``command``; the new one plays the pending rollout."""
         if not self._cluster.alive or self._restarts_left == 0:
-            died = self._died_error(number, error, "rollout")
+            died = self._died_error(number, error, command)
             if self._cluster.alive:
                 died.details += "\nno restarts are left: max_restarts is reached"
             raise died from None
