@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from collected_envs import SPACES, TWO, Thinker, env_fns
+from masked_envs import MaskedEnv
 
 from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
 from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
+from xuance_envs.rollout.results import RolloutJoiner
+from xuance_envs.rollout.state_layout import StateLayout
+from xuance_envs.rollout.transfer import Transfer
 
 PLAN = CollectorPlan(
     number=1,
@@ -88,6 +93,30 @@ def test_an_error_that_names_an_environment_says_where_it_is(
     place = r"\(in collector 1 on this machine, whose first environment is 3\)"
     with pytest.raises(kind, match=f"{said}.*{place}"):
         raise unpack_error(error)
+
+
+class Accepting(Thinker):
+    """Takes masks if there are any."""
+
+    def get_actions_and_values(self, states: Any, actions: Any = None, masks: Any = None) -> Any:
+        return super().get_actions_and_values(states, actions)
+
+
+def test_masks_in_some_collectors_only_are_refused() -> None:
+    played = []
+    for where in (("method",), ()):
+        env_fns, agent = [partial(MaskedEnv, where=where)], Accepting(TWO)
+        packed = {"env_fns": dumps_for_worker(env_fns), "agent": dumps_for_worker(agent)}
+        actor = CollectorActor(replace(PLAN, **packed))
+        assert actor.build()[0]
+        played.append(actor.rollout(0)[1])
+        actor.close()
+    cpu = torch.device("cpu")
+    layout = StateLayout(MaskedEnv.observation_space, torch.float32, "auto", Transfer(cpu))
+    joiner = RolloutJoiner(layout, (), cpu)
+    assert joiner.results(played[1:])["action_masks"] is None
+    with pytest.raises(ValueError, match="got none from those of collector 1"):
+        joiner.results(played)
 
 
 def test_the_same_turn_again_is_told_again() -> None:

@@ -242,16 +242,16 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
             WorkerDiedError: a collector failed and no restarts are left.
             WorkerTimeoutError: a step exceeded ``step_timeout``, or a restarted collector did not
                 start in time.
-            ValueError: the agent's outputs are invalid.
+            ValueError: the agent's outputs are invalid, or some collectors have no action masks.
         """
         self.collect_async()
         self.drop_results()
         try:
             played = self._actors.wait_rollouts()
+            self._set_results([found for found, _ in played], [version for _, version in played])
         except Exception:
             self.close()
             raise
-        self._set_results([found for found, _ in played], [version for _, version in played])
         self._actors.next_turn()
 
     def collect_async(self) -> None:

@@ -136,7 +136,13 @@ class RolloutJoiner:
         for part in self._layout.parts(results["states"]):
             part.requires_grad_(part.is_floating_point())
         masks = by_name["action_masks"]
-        results["action_masks"] = None if any(m is None for m in masks) else self._joined(masks, 1)
+        without = [number for number, each in enumerate(masks) if each is None]
+        if without and len(without) < len(masks):
+            raise ValueError(
+                "action_masks: expected action masks from all environments or from none, got none "
+                f"from those of collector {without[0]}"
+            )
+        results["action_masks"] = None if without else self._joined(masks, 1)
         rewards = np.concatenate(by_name["rewards"], 1)
         return {**results, "total_return": total_return_of(rewards, self._reward_shape)}
 
