@@ -329,6 +329,24 @@ def test_actions_have_the_form_that_spaces_draw(make_here):
     assert given["sheep_2"].dtype == np.float32
 
 
+class Fighting(Herd):
+    """Its agents' actions are dicts, whose keys are not in alphabetical order."""
+
+    def action_space(self, agent):
+        return spaces.Dict(move=spaces.Discrete(4), attack=spaces.Discrete(4))
+
+    def step(self, actions):
+        self.taken = [[int(each["move"]), int(each["attack"])] for each in actions.values()]
+        return super().step(dict.fromkeys(actions, 0))
+
+
+def test_batches_of_actions_that_are_dicts_go_to_their_keys(make_here):
+    envs = make_here([Fighting] * 2)
+    envs.reset()
+    envs.step({"move": [[1, 2, 3]] * 2, "attack": [[0, 0, 1]] * 2})
+    assert envs.get_attr("taken") == ([[1, 0], [2, 0], [3, 1]],) * 2
+
+
 def test_numbers_beyond_those_that_are_kept_are_what_they_are(make_here):
     envs = make_here([Herd])
     envs.reset()

@@ -193,6 +193,17 @@ def test_masks_of_dicts_and_tuples_have_their_structure(make_either):
     assert_same(masks["b"][1], np.array([[False, False, True]] * 3))
 
 
+def test_actions_are_checked_with_the_masks_of_their_own_keys(make_either):
+    space = spaces.Dict(move=spaces.Discrete(3), attack=spaces.Discrete(3))
+    answer = {"move": [0, 0, 1], "attack": [1, 0, 0]}
+    envs = make_either([partial(AnswersWith, answer, space)] * 3, check_actions=True)
+    envs.reset()
+    envs.action_masks()
+    envs.step([{"move": 2, "attack": 0}] * 3)
+    with pytest.raises(ValueError, match="the action mask of environment 0 forbids"):
+        envs.step([{"move": 0, "attack": 2}] * 3)
+
+
 @pytest.mark.parametrize(
     "answer", [np.ones(5), [1, 0], None, "no", [], [[1, 2], 3], {"a": 1}], ids=repr
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
@@ -27,7 +26,7 @@ class AgentActions:
         batch = np.ndarray(num_envs, record.action_dtype, self.records)
         self._rows = [
             SpaceRows(
-                SpaceLayout(batch_space(fields.group.action_space, fields.size)),
+                SpaceLayout(fields.group.action_space, fields.size),
                 fields.actions.parts(batch),
                 num_envs,
             )

@@ -23,7 +23,7 @@ def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:
 def _mask_space(space: Space[Any]) -> Any:
     if isinstance(space, spaces.Dict):
         parts = {key: _mask_space(inner) for key, inner in space.spaces.items()}
-        return None if None in parts.values() else spaces.Dict(parts)
+        return None if None in parts.values() else spaces.Dict([*parts.items()])  # a dict is sorted
     if isinstance(space, spaces.Tuple):
         row = [_mask_space(inner) for inner in space.spaces]
         return None if None in row else spaces.Tuple(row)

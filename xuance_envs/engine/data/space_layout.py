@@ -8,7 +8,7 @@ shape (Box, Discrete, MultiDiscrete, MultiBinary) are stored in arrays. Values o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,13 +57,16 @@ class Leaf:
 
 
 class SpaceLayout:
-    """Leaves of a space, and conversion between its values and the leaves' values."""
+    """Leaves of a space, and conversion between its values and the leaves' values.
 
-    def __init__(self, space: Space[Any]) -> None:
+    ``leading`` axes, such as an agent axis, precede the axes of every leaf.
+    """
+
+    def __init__(self, space: Space[Any], *leading: int) -> None:
         leaves: list[Leaf] = []
         self.space = space
         self._tree = _Node(space, "", leaves)
-        self.leaves = tuple(leaves)
+        self.leaves = tuple([replace(leaf, shape=(*leading, *leaf.shape)) for leaf in leaves])
         self.flat = not isinstance(space, (spaces.Dict, spaces.Tuple))
 
     def flatten(self, value: Any) -> list[Any]:
