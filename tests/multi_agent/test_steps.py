@@ -612,19 +612,44 @@ def test_a_step_shows_shapes_instead_of_values():
         assert repr(step.next()).startswith("MultiAgentStart(env_ids=int64(2,), obs=float32(2, ")
 
 
+class BigEndian(Herd):
+    """Observations and states in the other byte order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state_space = spaces.Box(0, 99, (2,), np.dtype(">f8"))
+
+    def observation_space(self, agent):
+        return spaces.Box(0, 1, (4,), np.dtype(">f4"))
+
+    def look(self, agent):
+        return super().look(agent).astype(">f4")
+
+
+@pytest.mark.everywhere
+def test_the_byte_order_of_spaces_does_not_matter(make):
+    envs, plain = make([BigEndian] * 2), make([Herd] * 2)
+    envs.reset(seed=0), plain.reset(seed=0)
+    step, same = envs.step([[0, 1, 2]] * 2), plain.step([[0, 1, 2]] * 2)
+    np.testing.assert_array_equal(step.obs, same.obs)
+    np.testing.assert_array_equal(step.state, same.state)
+
+
 class Whole(Herd):
     """Its agents' actions are integers of one type, up to the largest."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__()
         self.last = int(np.iinfo(dtype).max)
-        self.dtype = np.dtype(dtype).type
+        self.dtype = np.dtype(dtype)
 
     def action_space(self, agent):
         return spaces.Discrete(7, start=min(self.last, 2**62) - 6, dtype=self.dtype)
 
 
-@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "longlong"])
+@pytest.mark.parametrize(
+    "dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "longlong", ">i4", ">i8"]
+)
 def test_integers_of_any_type_reach_the_agents(dtype):
     with MultiAgentVecEnv([partial(Whole, dtype)], backend="dummy") as envs:
         envs.reset(seed=1)

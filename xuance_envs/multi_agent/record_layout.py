@@ -35,7 +35,8 @@ class SpaceFields:
     def fields(self) -> Iterator[_Field]:
         for name, leaf in zip(self.names, self.layout.leaves, strict=True):
             assert leaf.dtype is not None  # checked by build_team
-            yield name, leaf.dtype, (*self._leading, *leaf.shape)
+            # Clients of a server and `struct` read records in the native byte order.
+            yield name, leaf.dtype.newbyteorder("="), (*self._leading, *leaf.shape)
 
     def parts(self, records: Mapping[str, NDArray[Any]] | NDArray[Any]) -> list[NDArray[Any]]:
         return [records[name] for name in self.names]
