@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -122,6 +124,37 @@ def test_what_is_nobodys_is_not_lost(make_here, common, without):
     others = {agent: info for agent, info in without.items() if info}
     with_it = {**others, "__all__": common}
     script = [without, without, with_it, with_it, without, with_it]
+    envs = make_here([lambda: Scripted(script)])
+    steps = [envs.reset(), *(envs.step(np.zeros((1, 3), int)) for _ in script[1:])]
+    for step, said in zip(steps, script, strict=True):
+        assert step.infos[0] == {**{key: {} for key in AGENTS}, **said}
+
+
+@pytest.mark.parametrize("value", [False, 0, "", None, {}, np.zeros(2)], ids=repr)
+def test_what_is_nobodys_may_be_false_or_an_array(make_here, value):
+    said = {**{agent: {} for agent in AGENTS}, "common": value}
+    envs = make_here([lambda: Scripted([said] * 3)])
+    for step in (envs.reset(), *(envs.step(np.zeros((1, 3), int)) for _ in range(2))):
+        assert list(step.infos[0]) == [*AGENTS, "common"]
+        assert same(step.infos[0]["common"], value)
+
+
+def counters(**counts):
+    return {agent: Counter(counts) for agent in AGENTS}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [counters(hits=1), counters(hits=2), counters(misses=3), counters(hits=4)],
+        [SCORE, SCORE, counters(misses=3), SCORE],
+        [
+            defaultdict(dict, {agent: {} for agent in AGENTS}),
+            defaultdict(dict, {"red_0": {}, "red_1": {}, "common": {"score": 2.0}}),
+        ],
+    ],
+)
+def test_dicts_with_a_value_for_every_key_have_the_keys_they_show(make_here, script):
     envs = make_here([lambda: Scripted(script)])
     steps = [envs.reset(), *(envs.step(np.zeros((1, 3), int)) for _ in script[1:])]
     for step, said in zip(steps, script, strict=True):

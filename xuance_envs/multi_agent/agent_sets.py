@@ -43,6 +43,7 @@ class AgentSet:
         self.actions = actions
         self.masked = masked
         self.no_flags = dict.fromkeys(agents, False)
+        self.no_infos: dict[Any, Any] = {agent: {} for agent in agents}
         self.info_template: tuple[Any, Any, Any] = NO_INFO_TEMPLATE
         self.info_template_misses = 0
         self._rows = dict(zip(agents, rows, strict=True))

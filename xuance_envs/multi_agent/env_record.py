@@ -133,7 +133,7 @@ class EnvRecord:
 
     def merge_infos(self, infos: Any) -> dict[Any, Any]:
         """Merge the agents' infos, without masks, into one dict, valid until the next step."""
-        if not self.masks.any_received and type(infos) is dict and not any(infos.values()):
+        if infos == self.agent_set.no_infos and not self.masks.any_received:
             return {}
         merged = self._infos.merge_infos(self.agent_set, infos)
         if self.masks.any_received and not infos.keys() <= self.agent_set.no_flags.keys():

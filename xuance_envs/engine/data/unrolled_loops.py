@@ -63,7 +63,10 @@ def make_dict_reader(
 
 
 def make_nested_reader(cells_of: Mapping[Any, Sequence[Cell]]) -> Callable[[Any], bool] | None:
-    """Return a function that stores values of nested dicts, or returns False if sizes differ."""
+    """Return a function that stores values of nested dicts, or returns False if their form differs.
+
+    It returns False for subclasses of dict, because some have a value for every key.
+    """
     counts = tuple(map(len, cells_of.values()))
     if sum(counts) > _MAX_CELLS:
         return None
@@ -101,9 +104,10 @@ def _dict_reader_source(count: int) -> Callable[..., Any]:
 @lru_cache(128)
 def _nested_reader_source(counts: tuple[int, ...]) -> Callable[..., Any]:
     outer, cells = _names("o", len(counts)), iter(range(sum(counts)))
-    lines = [f"if len(dicts) != {len(counts)}: return False"]
+    differs = "if type({0}) is not dict or len({0}) != {1}: return False"
+    lines = [differs.format("dicts", len(counts))]
     for key, count in zip(outer, counts, strict=True):
-        lines += [f"inner = dicts[{key}]", f"if len(inner) != {count}: return False"]
+        lines += [f"inner = dicts[{key}]", differs.format("inner", count)]
         lines += [f"h{i}[a{i}] = inner[k{i}]" for i in islice(cells, count)]
     known = [name for i in range(sum(counts)) for name in (f"k{i}", f"h{i}", f"a{i}")]
     return _compile([*outer, *known], ["dicts"], [*lines, "return True"])
