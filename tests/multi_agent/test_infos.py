@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -222,6 +223,19 @@ def test_keys_that_are_no_strings_have_columns_too(make_here, key):
     values, present = infos.column((key,) if isinstance(key, tuple) else key)
     assert present.tolist() == [True, False]
     assert values[0] == 7
+
+
+class Key(str, Enum):
+    RED = "red"
+
+
+def test_keys_that_are_enums_are_their_strings(make_here):
+    infos = {**{agent: {Key.RED: place} for place, agent in enumerate(AGENTS)}, Key.RED: 7}
+    envs = make_here([lambda: Scripted([infos])])
+    infos = envs.reset().infos
+    assert infos[0] == {"red_0": {"red": 0}, "red_1": {"red": 1}, "blue_0": {"red": 2}, "red": 7}
+    assert infos.columns(Key.RED)[0].tolist() == [[0, 1, 2]]
+    assert infos.column("red")[0].tolist() == [7]
 
 
 @pytest.mark.parametrize("value", [2**60 + 1, np.arange(3), True, "far"])

@@ -222,7 +222,7 @@ def _merged_key(place: int, key: Any) -> Any:
     """Return the merged key of an info entry of the agent at ``place``; -1 means no agent."""
     if not isinstance(key, str):
         return place, key
-    return f":{key}" if place < 0 else f"{place}:{key}"
+    return f"{'' if place < 0 else place}:{str.__str__(key)}"  # an enum formats itself differently
 
 
 def shared_info_key(key: Any) -> Any:
@@ -232,7 +232,7 @@ def shared_info_key(key: Any) -> Any:
             f"info key {key!r} is reserved for the start of the next episode: rename it in the "
             "environment"
         )
-    return f":{key}" if isinstance(key, str) else (-1, key)
+    return f":{key}" if type(key) is str else _merged_key(-1, key)
 
 
 def original_info_key(name: Any) -> Any:
