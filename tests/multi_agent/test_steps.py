@@ -296,6 +296,13 @@ def test_groups_as_told(make):
     assert list(one.reset().obs) == ["all"]
 
 
+def test_every_group_has_a_name_of_its_own(make_here):
+    plays = dict.fromkeys(("wolf_0", "wolf", "wolf_1"), (1, FOREVER))
+    envs = make_here([partial(Herd, plays=plays, kinds=3)])
+    assert envs.groups == {"wolf": ("wolf_0",), "wolf_2": ("wolf",), "wolf_1": ("wolf_1",)}
+    assert [obs.shape for obs in envs.reset().obs.values()] == [(1, 1, 4), (1, 1, 5), (1, 1, 6)]
+
+
 def test_what_is_not_wanted_is_not_carried(make_here):
     envs = make_here([partial(Herd, masks="info")], state=False, action_masks=False)
     step = envs.reset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,8 @@ def _by_spaces(spaces_of: Mapping[Any, tuple[Any, Any]]) -> dict[str, list[Any]]
     for members in groups:
         first = str(members[0])
         stem = first.rstrip("0123456789").rstrip("_-") or first
-        named[first if stem in named else stem] = members
+        names = chain((stem, first), (f"{first}_{k}" for k in count(2)))
+        named[next(name for name in names if name not in named)] = members
     return named
 
 
