@@ -76,6 +76,23 @@ def test_what_is_returned_stays_as_it_was(make, copy):
                 assert now.flags.writeable
 
 
+def test_what_is_written_into_results_changes_nothing_else(make):
+    envs, plain = (make([partial(Herd, plays=MIXED, length=5)] * 3) for _ in range(2))
+    envs.reset(seed=0), plain.reset(seed=0)
+    for _ in range(7):
+        step, same = envs.step(np.ones((3, 4), int)), plain.step(np.ones((3, 4), int))
+        first, same_first = step.first or step, same.first or same
+        mask, infos, starts = plain.agent_mask, list(same.infos), list(same_first.infos)
+        np.testing.assert_array_equal(step.env_ids, same.env_ids)
+        for each in (step, first):
+            each.env_ids[:] = each.env_ids[::-1].copy()
+            each.alive[:] = False
+        step.acted[:, 1:] = False
+        np.testing.assert_array_equal(envs.agent_mask, mask)
+        assert list(step.infos) == infos
+        assert list(first.infos) == starts
+
+
 def test_infos_of_views_show_their_own_step_when_looked_at_later(make):
     envs = make([partial(Herd, plays=MIXED)] * 2, copy=False)
     envs.reset(seed=0)

@@ -52,6 +52,26 @@ class WaitingEnv(gymnasium.Env):
         return np.full(1, self.steps), 0.5, False, False, {"steps": self.steps}
 
 
+class NamedEnv(WaitingEnv):
+    """Its infos have a name, which is not a number."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def reset(self, **given):
+        return super().reset(**given)[0], {"name": self.name}
+
+
+@pytest.mark.everywhere
+def test_ids_may_be_written_into(make):
+    envs = make([partial(NamedEnv, name) for name in "abcd"])
+    envs.async_reset()
+    batch = envs.recv(min_envs=4)
+    batch.env_ids[:] = batch.env_ids[::-1].copy()
+    assert [info["name"] for info in batch.infos] == ["a", "b", "c", "d"]
+
+
 def receive(envs, count):
     """Receives so many environments; returns by environment its batch and its place in it."""
     seen = {}

@@ -182,23 +182,15 @@ class StepReader:
         self._shows_masks = bool(action_masks)
         # With "auto": environments whose first reset was not read yet; None after the decision.
         self._unread = np.ones(num_envs, np.bool_) if action_masks == "auto" else None
-        shape = num_envs, len(record.team.agents)
-        self.every = np.arange(num_envs)
-        self.alive = np.zeros(shape, np.bool_)
-        # Latest rewards and agent masks: structured records, or after a partial result, a dict.
-        self._last: Any = np.zeros(num_envs, record.dtype)
-        self._mask_field = "acted" if record.team.infos_by_agent else "agent_mask"
-
-    @property
-    def rewards(self) -> NDArray[np.float64]:
-        """Latest rewards, one row per environment, float64."""
-        rewards: NDArray[np.float64] = self._last["rewards"]
-        return rewards
+        self.alive = np.zeros((num_envs, len(record.team.agents)), np.bool_)
+        # Latest rewards, one row per environment; and agents that acted, or XuanCe's agent masks.
+        self.rewards: NDArray[np.float64] = np.zeros(num_envs, record.dtype)["rewards"]
+        self._mask = self.alive.copy()
 
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
         """Mask ``(num_envs, A)`` of active agents: see :attr:`MultiAgentVecEnv.agent_mask`."""
-        mask: NDArray[np.bool_] = self._last[self._mask_field]
+        mask = self._mask
         if not self._team.infos_by_agent:
             return mask
         return np.where(mask.any(axis=1, keepdims=True), mask, self.alive)  # none acts in a reset
@@ -234,24 +226,23 @@ class StepReader:
     ) -> MultiAgentStep:
         record = self._record
         batch = record.structured(records)
-        alive, acted = batch["alive"], batch["acted"]
+        alive, acted, rewards = batch["alive"], batch["acted"], batch["rewards"]
+        # Copies, because the user may change the records, and later steps overwrite views.
+        shown = acted.copy(), alive.copy()
+        mask = shown[0] if self._team.infos_by_agent else batch["agent_mask"]
         if envs is None:
-            envs = self.every
+            envs = np.arange(len(batch))
             self.alive[...] = alive
-            self._last = batch
+            self.rewards, self._mask = rewards, mask
         else:
             self.alive[envs] = alive
-            # Copies, because the last records may share memory with returned results.
-            self._last = {name: self._last[name].copy() for name in ("rewards", self._mask_field)}
-            for name, values in self._last.items():
-                values[envs] = batch[name]
+            self.rewards, self._mask = self.rewards.copy(), self._mask.copy()
+            self.rewards[envs], self._mask[envs] = rewards, mask
         if self._unread is not None:
             self._settle_masks(self._unread, batch["gives_masks"], envs)
-        # Infos are built lazily, possibly after later steps have overwritten the records.
-        shown = (acted, alive) if records.flags.writeable else (acted.copy(), alive.copy())
         return MultiAgentStep(
             record.observations(batch),
-            as_float32(batch["rewards"]),
+            as_float32(rewards),
             batch["terminated"],
             batch["truncated"],
             acted,
@@ -277,14 +268,14 @@ class StepReader:
     def _first(self, ends: EpisodeEnds) -> MultiAgentStart:
         envs, reset_infos = ends.resets()
         batch = self._record.structured(np.stack(ends.observations(envs)))
-        alive = self.alive[envs] = batch["alive"]
+        alive = self.alive[envs] = batch["alive"].copy()
         return MultiAgentStart(
             envs,
             self._record.observations(batch),
-            alive,
+            batch["alive"],
             self._record.states(batch),
             self._record.masks(batch) if self._shows_masks else None,
-            MultiAgentInfos(StepInfos(reset_infos, envs), self._team, alive, alive),
+            MultiAgentInfos(StepInfos(reset_infos, envs.copy()), self._team, alive, alive),
         )
 
     def _truncate_failed_envs(

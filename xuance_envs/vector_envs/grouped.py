@@ -256,7 +256,7 @@ class GroupedVecEnv(VecEnv):
             arrays.terminated[envs],
             arrays.truncated[envs],
             infos,
-            envs,
+            envs.copy(),  # the infos, built lazily, need the original
         )
         ledger.receive(envs)
         return batch
