@@ -307,6 +307,8 @@ def test_rows_of_stable_baselines3():
     assert rows.get_attr("length") == [3] * 6
     rows.set_attr("length", 5, indices=[0])
     assert rows.get_attr("length", indices=[1, 5]) == [5, 3]
+    rows.set_attr("bounds", [0, 1])  # a value, and not one value per environment
+    assert rows.get_attr("bounds") == [[0, 1]] * 6
     assert rows.env_method("actions_of", "sheep_0", indices=[3]) == [3]
     assert rows.has_attr("action_masks")
     assert rows.has_attr("length")

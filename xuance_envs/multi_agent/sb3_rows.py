@@ -89,8 +89,9 @@ class SB3Rows(Uncopyable, VecEnv):
         return self._per_row(indices, partial(self._rows.envs.get_attr, attr_name))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Set an attribute of the environments of some rows."""
-        self._rows.envs.set_attr(attr_name, value, sorted(set(self._envs_of(indices))))
+        """Set an attribute of the environments of some rows to one value."""
+        envs = sorted(set(self._envs_of(indices)))
+        self._rows.envs.set_attr(attr_name, [value] * len(envs), envs)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
