@@ -16,10 +16,13 @@ def env_layers(env: Any) -> Iterator[Any]:
     while id(env) not in seen:
         seen.add(id(env))
         yield env
-        inner = getattr(env, "env", None)  # may be anything, such as a string
-        if not (callable(getattr(inner, "reset", None)) and callable(getattr(inner, "step", None))):
-            return
-        env = inner
+        # PettingZoo's conversions of turn-based environments have ``aec_env``.
+        inner = [getattr(env, name, None) for name in ("env", "aec_env")]
+        env = next(filter(_is_env, inner), env)
+
+
+def _is_env(value: Any) -> bool:
+    return all([callable(getattr(value, name, None)) for name in ("reset", "step")])
 
 
 def has_itself(layer: Any, name: str) -> bool:

@@ -477,6 +477,15 @@ def test_calls_attributes_and_pictures_reach_the_environments(make):
         envs.step(np.zeros((2, 3), int))
 
 
+def test_attributes_reach_turn_based_environments(make):
+    rps = pytest.importorskip("pettingzoo.classic.rps_v2")
+    envs = make([rps.env] * 2)
+    envs.reset()
+    assert envs.get_attr("max_cycles") == (15, 15)
+    envs.set_attr("max_cycles", [1, 2])
+    assert envs.step([[0, 1]] * 2).episode_over.tolist() == [True, False]
+
+
 def test_the_backend_is_chosen_by_a_measurement():
     with MultiAgentVecEnv([Herd] * 2, env_seed=0) as envs:
         assert envs.autotuned.num_envs == 2
