@@ -102,6 +102,24 @@ def test_an_observation_is_kept_though_the_reset_writes_to_it(make: Maker) -> No
     assert infos[1] == infos[1] | {"steps": 3, "text": "ä", "reset_info": {"steps": 0}}
 
 
+class Flagged(WaitingEnv):
+    """An environment whose ``terminated`` is a list of one flag."""
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        obs, reward, terminated, *rest = await super().step(action)
+        return obs, reward, [terminated], *rest
+
+
+def test_an_episode_ends_at_its_flag_whatever_holds_it(make: Maker) -> None:
+    envs = make([partial(Flagged, length=3)] * 2)
+    envs.reset(seed=0)
+    counts = []
+    for _ in range(4):
+        *_, terminated, _, infos = envs.step([0, 0])
+        counts.append((infos[1]["steps"], terminated[1].item()))
+    assert counts == [(1, False), (2, False), (3, True), (1, False)]
+
+
 @pytest.mark.parametrize("mode", ["Disabled", "NextStep", "SameStep"])
 def test_gymnasium_s_modes_of_autoreset(mode: str) -> None:
     def trajectory(kind: Callable[..., Any], wrap: Callable[[Any], Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from types import CoroutineType, FrameType
 from typing import Any
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
-from xuance_envs.engine.group.single_env import asynchronous_layer
+from xuance_envs.engine.group.single_env import asynchronous_layer, to_bool
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.env_layers import env_layers
 from xuance_envs.event_loops import Outcome, outcome_of
@@ -120,7 +120,7 @@ def _raising_layer(env: Any, error: BaseException) -> Any:
 def _has_ended(result: Any) -> bool:
     try:
         _, _, terminated, truncated, _ = result
-        return bool(terminated or truncated)
+        return to_bool("terminated", terminated) or to_bool("truncated", truncated)
     except Exception:
         return False  # the group raises an error with the reason
 

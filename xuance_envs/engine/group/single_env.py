@@ -146,6 +146,8 @@ def check_distinct(envs: Sequence[Any], first: int) -> None:
 
 def to_bool(name: str, value: Any) -> bool:
     """Convert a flag that an environment returned."""
+    if type(value) is bool:
+        return value
     flag = np.asarray(value)
     try:
         return bool(fit(flag.reshape(()) if flag.ndim and flag.size == 1 else value, _BOOL, ()))
