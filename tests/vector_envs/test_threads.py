@@ -166,6 +166,15 @@ def test_the_caller_steps_a_share_and_nothing_differs() -> None:
             np.testing.assert_equal(list(found[4]), list(expected[4]))
 
 
+def test_a_caller_that_steps_all_of_them_needs_no_thread() -> None:
+    with ThreadVecEnv([cartpole] * 2, in_series=2, caller_steps=True) as envs:
+        assert our_threads() == []
+        envs.reset(seed=0)
+        assert envs.step([0, 1])[1].tolist() == [1.0, 1.0]
+        envs.send([0, 1], [0, 1])
+        assert envs.recv().env_ids.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -49,10 +49,13 @@ class ThreadBackend(Backend[ThreadDriver]):
 
     @override
     def start(self) -> None:
-        self._start(0, self.workers.append)  # the first worker decides how the others start
+        if self._split:  # else the calling thread steps all environments
+            self._start(0, self.workers.append)  # the first worker decides how the others start
 
     @override
     def build(self) -> None:
+        if not self.workers:
+            return
         first = self.workers[0]
         self._submit_build(first)
         first.result()
