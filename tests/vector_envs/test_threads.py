@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from coroutine_envs import WaitingEnv
 from gymnasium import spaces
 from interrupted_steps import ENV_FNS, Interrupted, assert_nothing_is_lost
 
@@ -173,6 +174,17 @@ def test_a_caller_that_steps_all_of_them_needs_no_thread() -> None:
         assert envs.step([0, 1])[1].tolist() == [1.0, 1.0]
         envs.send([0, 1], [0, 1])
         assert envs.recv().env_ids.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("twins", [(0, 1), (1, 3)])
+@pytest.mark.parametrize("kind", [cartpole, WaitingEnv])
+def test_an_environment_of_two_threads_is_refused(kind: Any, twins: tuple[int, int]) -> None:
+    env_fns, twin = [kind] * 4, kind()
+    for i in twins:
+        env_fns[i] = lambda: twin
+    told = r"env_fns\[{}\] and env_fns\[{}\] returned the same object".format(*twins)
+    with pytest.raises(ValueError, match=told):
+        ThreadVecEnv(env_fns, in_series=1, caller_steps=True)
 
 
 @pytest.mark.parametrize(

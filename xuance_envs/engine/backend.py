@@ -115,6 +115,11 @@ class Backend(ABC, Generic[_W]):
         """Wait until all environments are created; return their indices and descriptions."""
         return [described for worker in self.workers for described in worker.result()]
 
+    @property
+    def envs(self) -> Sequence[Any]:
+        """The workers' environments, if the workers run in this process."""
+        return ()
+
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
         self._spaces, self._arrays = spaces, arrays
         for worker in self.workers:

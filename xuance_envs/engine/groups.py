@@ -22,7 +22,11 @@ from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.resumable_group import ResumableGroup
-from xuance_envs.engine.group.single_env import EnvDescription, common_description
+from xuance_envs.engine.group.single_env import (
+    EnvDescription,
+    check_distinct,
+    common_description,
+)
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger, Pending, values_of
 from xuance_envs.engine.recording_driver import RecordingDriver
@@ -206,10 +210,12 @@ class WorkerGroups(Groups):
             backend.start()
             backend.build()  # workers create their environments while this process creates its own
             described: list[tuple[int, EnvDescription]] = []
+            own_envs: list[Any] = []
             if local_range is not None:
                 self._local_group = _make_local_group(recipe.part(*local_range))
-                described = self._local_group.describe()
+                described, own_envs = self._local_group.describe(), self._local_group.envs
             description = describe(backend.descriptions() + described)
+            check_distinct([*backend.envs, *own_envs], 0)
             resumes = restarts is not None and restarts.resumes
             arrays = backend.allocate(description.spaces, len(recipe), digests=resumes)
             backend.attach(description.spaces, arrays)

@@ -92,11 +92,15 @@ class ThreadBackend(Backend[ThreadDriver]):
             self._loop = GroupLoop(worker.thread, self._timeouts, self._wake_ups, self._divides)
         return self._loop.add(worker, rest, self._submit_build)
 
+    @property
+    @override
+    def envs(self) -> list[Any]:
+        return [env for worker in self.workers for env in worker.host.group.envs]
+
     def _warn_of_unsafe_libraries(self) -> None:
         found: dict[str, int] = {}
-        for worker in self.workers:
-            for i, env in enumerate(worker.host.group.envs, worker.lo):
-                found.setdefault(_unsafe_library(env), i)
+        for i, env in enumerate(self.envs):
+            found.setdefault(_unsafe_library(env), i)
         for library in filter(None, found):
             warnings.warn(
                 f"environment {found[library]} uses {library}, which is not safe in threads: "
