@@ -15,11 +15,12 @@ from backends import QUICK_START
 from comparing import HandSteps, assert_same_reset, assert_same_step, batch_of
 from example_envs import EchoEnv, FailingEnv, ReusingEnv
 from gymnasium import spaces
-from interrupts import alarms_interrupt
+from interrupts import Instant, alarms_interrupt
 
 from xuance_envs import (
     AlreadySteppingError,
     ClosedVecEnvError,
+    DummyVecEnv,
     EnvError,
     NotSteppingError,
     StepBatch,
@@ -27,6 +28,7 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
+from xuance_envs.engine import ledger
 
 MIXED = spaces.Dict(box=spaces.Box(-1, 1, (2,)), word=spaces.Text(4), pair=spaces.Discrete(3))
 
@@ -444,6 +446,21 @@ def test_a_reset_throws_away_what_is_in_flight(make, again):
         obs, _ = envs.reset(env_ids=None if again == "reset" else [0, 1, 2, 3, 4])
     assert obs.tolist() == [[2, 0, -1]] * 5
     assert envs.step([0] * 5)[4][0]["step"] == 1
+
+
+def test_an_interrupted_reset_loses_no_column_of_infos():
+    """The discarded step is the first one whose infos have numbers."""
+    number, came = 0, True
+    while came:
+        with DummyVecEnv([WaitingEnv] * 2) as envs:
+            envs.reset()
+            envs.send([0, 0], [0, 1])
+            with Instant(number, [ledger.__file__]) as instant:
+                envs.reset()
+            envs.reset()
+            assert "steps" in envs.step([0, 0])[4][1], instant.place
+        came, number = instant.came, number + 1
+    assert number > 10
 
 
 def test_no_interrupt_loses_or_repeats_a_step():

@@ -197,9 +197,9 @@ class Ledger:
                     failures[k] = error
         self.check_not_closed(next(iter(failures.values()), None))
         if failures:
-            self.settle()
             outcomes = [(k, each) for k, each in results.items() if isinstance(each, Outcome)]
             self._info_collector.absorb(outcomes)
+            self.settle()
             fatal = [k for k, error in failures.items() if is_fatal(error)]
             raise failures[min(fatal or failures)]
         return sorted(results.items())
@@ -269,9 +269,9 @@ class Ledger:
             except Exception:
                 fail()
                 raise
-            self.clear()
-            if outcomes:
+            if outcomes:  # before they are cleared: groups report new columns only once
                 self._info_collector.infos(outcomes.items(), in_flight.envs_of(outcomes))
+            self.clear()
 
     def clear(self) -> None:
         """Mark all requests as processed, including asynchronous ones."""
