@@ -306,6 +306,13 @@ BAD_SENDS = {
 }
 
 
+def test_sending_nothing_changes_nothing(make):
+    envs = make([ReusingEnv] * 5)
+    envs.reset()
+    envs.send([], [])
+    assert envs.step([0] * 5)[4][0]["step"] == 1
+
+
 @pytest.mark.parametrize(("arguments", "message"), BAD_SENDS.values(), ids=BAD_SENDS)
 def test_what_does_not_fit_is_not_sent(make, arguments, message):
     envs = make([ReusingEnv] * 5)

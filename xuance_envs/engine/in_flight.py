@@ -55,10 +55,10 @@ class InFlight:
         requests, new = {**self.requests, **submissions}, {**self._unwatched, **submissions}
         envs = self.envs.copy()
         envs[env_ids] = True
-        interrupted = self._interrupted
+        any_sent, interrupted = self.any or bool(len(env_ids)), self._interrupted
         # No call in between, so that an interrupt finds either all of these updated or none. A
         # request that is only partly submitted is completed by the wait for its result.
-        self.requests, self._unwatched, self.envs, self.any = requests, new, envs, True
+        self.requests, self._unwatched, self.envs, self.any = requests, new, envs, any_sent
         self._interrupted = True
         for _, submit in submissions.values():
             submit()
