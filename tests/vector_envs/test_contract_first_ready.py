@@ -384,6 +384,24 @@ def test_a_timeout_returns_what_is_there():
         kill(envs)
 
 
+@pytest.mark.parametrize("limit", [1e8, np.inf])
+def test_a_limit_may_be_longer_than_the_system_can_wait(limit):
+    with workers_of([WaitingEnv] * 2, 1, step_timeout=limit) as envs:
+        envs.async_reset()
+        for timeout in (None, limit):
+            assert len(envs.recv(min_envs=2, timeout=timeout).env_ids) == 2
+            envs.send([100, 100], range(2))
+        assert len(envs.recv(min_envs=2, timeout=limit).env_ids) == 2
+
+
+def test_a_timeout_that_is_no_number_waits_for_nothing():
+    with workers_of([WaitingEnv], 1) as envs:
+        envs.reset()
+        envs.send([1000], [0])
+        with pytest.raises(WorkerTimeoutError, match="nan"):
+            envs.recv(timeout=np.nan)
+
+
 def test_the_time_limit_of_a_step_holds_here_too():
     with workers_of([WaitingEnv] * 2, 1, step_timeout=1.0) as envs:
         envs.reset()

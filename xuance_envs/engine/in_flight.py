@@ -90,7 +90,7 @@ class InFlight:
                 ready[local] = self._take_reply(local)
                 self._collect(self._or_timed_out(poller.poll(self._busy_groups())))
                 continue
-            if deadline is not None and monotonic() >= deadline:
+            if deadline is not None and not monotonic() < deadline:  # also if it is NaN
                 break
             until = deadline
             if self._with_deadline:

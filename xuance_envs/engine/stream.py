@@ -16,6 +16,8 @@ import numpy as np
 
 from xuance_envs.engine.system.current import system
 
+_LONGEST_POLL = 1e9  # milliseconds
+
 BUFFER_BYTES = 1 << 16  # size of a receiver's buffer until it receives a larger message
 
 
@@ -155,5 +157,7 @@ class Receiver:
 
 
 def milliseconds_until(deadline: float | None) -> float | None:
-    """Return the time left as the timeout for :meth:`select.poll.poll`."""
-    return None if deadline is None else max(0.0, (deadline - monotonic()) * 1e3)
+    """Return the time left as the timeout for :meth:`select.poll.poll`, which has a maximum."""
+    if deadline is None:
+        return None
+    return min(max(0.0, (deadline - monotonic()) * 1e3), _LONGEST_POLL)
