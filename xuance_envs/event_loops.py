@@ -38,7 +38,7 @@ class EventLoop:
         import asyncio
 
         self.loop = asyncio.new_event_loop()
-        self._stopped = False
+        self.is_stopped = False
         self._last: Future[Any] | None = None
         self._thread: threading.Thread | None = None
 
@@ -56,7 +56,7 @@ class EventLoop:
 
         self._thread = threading.current_thread()
         asyncio.set_event_loop(self.loop)
-        while not self._stopped:
+        while not self.is_stopped:
             try:
                 self.loop.run_forever()
             except BaseException:  # such as SystemExit in a task that an environment created
@@ -102,7 +102,7 @@ class EventLoop:
 
     def stop(self, timeout: float = 0.0) -> None:
         """End the loop and cancel its tasks; wait up to ``timeout`` for its thread to end."""
-        self._stopped = True
+        self.is_stopped = True
         self.post(self.loop.stop)
         if timeout and self._thread is not None and not self.is_current:
             self._thread.join(timeout)

@@ -66,6 +66,7 @@ KINDS = {
     "caller steps": partial(SubprocVecEnv, [Slow] * 2, in_series=1, caller_steps=True),
     "threads": partial(ThreadVecEnv, [Slow] * 2),
     "coroutines": partial(ThreadVecEnv, [Awaited] * 2),
+    "coroutines here": partial(DummyVecEnv, [Awaited] * 2),
 }
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -149,7 +150,23 @@ def test_a_signal_handler_ends_the_call(kind: str, call: str) -> None:
     assert_nothing_is_left()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("dummy", "caller steps")])
+def test_a_signal_handler_ends_a_call_that_the_event_loop_has_not_begun() -> None:
+    envs = make("coroutines here")
+    envs._groups._group.loop.post(partial(time.sleep, 2 * SECONDS))
+    previous = signal.signal(signal.SIGALRM, lambda *_: envs.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS / 5)
+        with pytest.raises(ClosedVecEnvError, match="closed during this call"):
+            envs.step([0, 0])
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert_nothing_is_left()
+
+
+HERE = "dummy", "caller steps", "coroutines here"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in HERE])
 def test_a_call_that_hangs_ends_with_an_error(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     envs = make(kind)
     errors: list[BaseException] = []

@@ -111,7 +111,7 @@ class AsyncGroup(ResumableGroup):
     def result_of(self, i: int, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Wait for the result of a call that was started, or make the call now."""
         call = self.calls.get(i)
-        while call is not None:
+        while call is not None and not self.loop.is_stopped:
             is_finished = call.is_finished  # read first: a finished call has all its outcomes
             outcome = call.outcome if name == call.name else call.reset_outcome
             if outcome is not None:
