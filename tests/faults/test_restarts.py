@@ -485,6 +485,28 @@ def test_attributes_that_were_set_are_set_again():
         assert envs.get_attr("mark") == ("x",) * 4
 
 
+class StagedEnv(FaultyEnv):
+    """Environment whose stage also sets its level."""
+
+    @property
+    def stage(self):
+        return self.level // 10
+
+    @stage.setter
+    def stage(self, stage):
+        self.level = 10 * stage
+
+
+def test_attributes_are_set_again_in_the_order_in_which_they_were_set_last():
+    with make([StagedEnv] * 2) as envs:
+        for name, value in ("level", 5), ("stage", 3), ("level", 32):
+            envs.set_attr(name, value)
+        envs.reset()
+        kill(envs, 0)
+        envs.step([0] * 2)
+        assert envs.get_attr("level") == (32, 32)
+
+
 def test_seeds_are_derived_anew_and_alike():
     def seeds():
         with make([FaultyEnv] * 4, env_seed=100) as envs:

@@ -236,15 +236,22 @@ class RestartingDriver(SavingDriver):
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
-                self._attributes[place, name] = value, None
+                self._record_attribute(place, name, value, None)
         elif command == "apply" and isinstance(arguments[1], AttributeSetter):
             places, setter, values = arguments
             for place, (name, value) in zip(places, values, strict=True):
-                self._attributes[place, name] = value, setter
+                self._record_attribute(place, name, value, setter)
         elif command == "watch_masks":
             self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds either all of these updated or none.
         self._result, self._to_truncate, self._truncated_outcome = [reply], to_truncate, None
+
+    def _record_attribute(
+        self, place: int, name: str, value: Any, setter: AttributeSetter | None
+    ) -> None:
+        """Record an attribute for new workers, after those that were set before it."""
+        self._attributes.pop((place, name), None)
+        self._attributes[place, name] = value, setter
 
     # -- worker failure ---------------------------------------------------------------
 
