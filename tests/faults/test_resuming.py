@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,7 @@ from gymnasium import spaces
 from stateful_envs import Collector
 
 from xuance_envs import DummyVecEnv, EnvError, Gym_Env, StateError, SubprocVecEnv
+from xuance_envs.engine.failure_files import FailureRecord
 from xuance_envs.engine.ledger import Ledger
 
 N = 4
@@ -124,6 +126,46 @@ def test_what_fails_once_goes_on(tmp_path: Any, action: int, options: dict[str, 
         assert obs[:, 0].tolist() == [6, 6, 6, 5 + action]
         assert not truncated.any()
         assert ["worker_restarted" in info for info in infos] == [False, False, True, True]
+
+
+class Grown(gymnasium.Env[Any, Any]):
+    """Observes what it was made with, which its state lacks."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(9)
+
+    def __init__(self, env_seed: int) -> None:
+        self.made_with = env_seed
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.array([0, self.made_with]), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.array([self.steps, self.made_with]), 1.0, False, False, {}
+
+    def __env_state__(self) -> int:
+        return self.steps
+
+    def __set_env_state__(self, steps: int) -> None:
+        self.steps = steps
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_was_restarted_is_resumed_with_its_own_seeds(tmp_path: Path, steps: int) -> None:
+    with subproc([Grown] * 2, env_seed=5, record_failures=tmp_path) as envs:
+        kill(envs, 0)
+        made_with = envs.reset()[0][:, 1].astype(int).tolist()
+        assert made_with != [5, 6]
+        for _ in range(steps):
+            envs.step([0] * 2)
+        kill(envs, 0)
+        assert envs.step([0] * 2)[0].tolist() == [[steps + 1, seed] for seed in made_with]
+    (path,) = tmp_path.iterdir()
+    assert FailureRecord(path).keywords == [{"env_seed": seed} for seed in made_with]
 
 
 def test_what_fails_again_is_truncated(tmp_path: Any) -> None:

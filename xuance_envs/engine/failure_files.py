@@ -44,7 +44,8 @@ class FailureRecorder:
 
     def __init__(self, folder: str | Path, recipe: Recipe) -> None:
         self._folder = Path(folder)
-        self._recipe = list(recipe.env_fns), [dict(each) for each in recipe.keywords]
+        self._env_fns = list(recipe.env_fns)
+        self.keywords = recipe.keywords  # those with which the environments were created
         self._first = recipe.first
         self._count = 0
 
@@ -54,7 +55,8 @@ class FailureRecorder:
             logger.warning("failure not recorded: no environment states were saved before it")
             return None
         try:
-            content = dumps_for_worker(self._recipe), actions
+            recipe = self._env_fns, [dict(each) for each in self.keywords]
+            content = dumps_for_worker(recipe), actions
             saved = EnvStates.from_groups(*states)
             data = write(
                 saved.envs,

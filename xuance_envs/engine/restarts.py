@@ -74,6 +74,7 @@ class RestartingDriver(SavingDriver):
         self._index = index
         super().__init__(self._worker.lo, self._worker.hi)
         self._keywords = backend.recipe.keywords[self.lo : self.hi]
+        self._used_keywords = self._keywords  # those of the worker's environments
         self._restarts = restarts
         self._recording = recording
         # A replay log with results uses the snapshot's copies, so these must include the actions.
@@ -276,7 +277,7 @@ class RestartingDriver(SavingDriver):
     def _restart_worker(self) -> None:
         """Restart the worker; this can be repeated after an interrupt."""
         command, arguments = self._command
-        tag, state, keywords = self.tag, WorkerState.RUNNING, self._keywords
+        tag, state = self.tag, WorkerState.RUNNING
         then: Command
         resumes = self._recording is not None and self._recording.resumes_next
         if self._recording is not None and resumes:
@@ -293,11 +294,13 @@ class RestartingDriver(SavingDriver):
             then = "ready", (self._new_seeds(),)
             tag, state = _PREPARING_TAG, WorkerState.PREPARING
         if not resumes:
-            keywords = [
+            self._used_keywords = [
                 {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
-                for place, given in enumerate(keywords)
+                for place, given in enumerate(self._keywords)
             ]
-        setup = keywords, self._attributes, sorted(self._watched)
+            if self._recording is not None and self._recording.files is not None:
+                self._recording.files.keywords = self._used_keywords
+        setup = self._used_keywords, self._attributes, sorted(self._watched)
         self._backend.replace(self._index, tag, *setup, then)
         self._worker_state = state
 
