@@ -401,6 +401,35 @@ def test_what_was_learned_in_other_environments_is_refused_naming_both():
             others.sync_from(envs)
 
 
+@pytest.mark.parametrize(
+    ("wrap", "changed"),
+    [
+        (lambda envs: StackObservations(envs, 2, keys=["place"]), [1, 1, 1, 1]),
+        (lambda envs: NormalizeObservations(envs, keys=["place"]), [0, 0]),
+    ],
+    ids=["stacked", "normalized"],
+)
+def test_parts_stay_with_their_keys_in_any_order(wrap, changed):
+    class Unsorted(Walk):
+        def __init__(self):
+            super().__init__(5)
+            box = spaces.Box(-9, 9, (2,), np.float32)
+            pairs = [("place", box), ("aim", spaces.Dict([("z", box), ("a", box)]))]
+            self.observation_space = spaces.Dict(pairs)
+
+        def seen(self):
+            return {"place": np.ones(2), "aim": {"z": np.full(2, 2), "a": np.full(2, 3)}}
+
+    with wrap(DummyVecEnv([Unsorted])) as envs:
+        obs, _ = envs.reset()
+        for _ in range(5):
+            assert obs["place"].tolist() == [changed]
+            assert obs["aim"]["z"].tolist() == [[2, 2]]
+            assert obs["aim"]["a"].tolist() == [[3, 3]]
+            assert list(obs) == list(envs.observation_space) == ["place", "aim"]
+            obs, *_ = envs.step(STILL[:1])
+
+
 def test_two_of_a_kind_are_told_apart():
     class InParts(Walk):
         def __init__(self, length):

@@ -318,6 +318,12 @@ CHOICES = {
         (1, 0),
         (1, 2),
     ),
+    "unsorted Dict": (
+        spaces.Dict([("wheel", spaces.Discrete(2)), ("arm", spaces.Discrete(3))]),
+        {"wheel": [1, 1], "arm": [1, 0, 0]},
+        {"wheel": 1, "arm": 0},
+        {"wheel": 1, "arm": 2},
+    ),
 }
 
 

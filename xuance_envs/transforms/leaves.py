@@ -1,13 +1,13 @@
-"""Selection and replacement of the parts of an observation space."""
+"""Selection of the parts of an observation space."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 
 from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
@@ -56,21 +56,6 @@ def select_leaves(
 def leaf_name(leaf: Leaf) -> str:
     """Return a leaf's keys joined by dots; an empty string for a space that is one Box."""
     return ".".join(re.findall(r"""[^\[\]'"]+""", leaf.path))
-
-
-def replace_leaves(
-    space: Space[Any], others: Mapping[str, Space[Any]], path: str = ""
-) -> Space[Any]:
-    """Return the space with its leaves at the paths in ``others`` replaced."""
-    if path in others:
-        return others[path]
-    if isinstance(space, spaces.Dict):
-        inner = space.spaces.items()
-        return spaces.Dict({k: replace_leaves(s, others, f"{path}[{k!r}]") for k, s in inner})
-    if isinstance(space, spaces.Tuple):
-        below = enumerate(space.spaces)
-        return spaces.Tuple([replace_leaves(s, others, f"{path}[{i!r}]") for i, s in below])
-    return space
 
 
 def check_single_agent(name: str, vec_env: VecEnv) -> VecEnv:

@@ -10,9 +10,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
+from xuance_envs.engine.data.space_layout import replace_leaves
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.errors import EnvError
-from xuance_envs.transforms.leaves import leaf_name, replace_leaves, select_leaves
+from xuance_envs.transforms.leaves import leaf_name, select_leaves
 from xuance_envs.transforms.moments import (
     MAX_MAGNITUDE,
     NOT_FINITE,

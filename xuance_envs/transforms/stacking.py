@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import Leaf
+from xuance_envs.engine.data.space_layout import Leaf, replace_leaves
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.transforms.leaves import replace_leaves, select_leaves
+from xuance_envs.transforms.leaves import select_leaves
 from xuance_envs.transforms.observations import ObservationTransform, ObservationTransformState
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv

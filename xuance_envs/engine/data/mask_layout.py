@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
+from xuance_envs.engine.data.space_layout import (
+    BadValueError,
+    SpaceLayout,
+    describe,
+    replace_leaves,
+)
 from xuance_envs.engine.data.space_rows import SpaceRows
 
 MASK_KEYS = ("action_mask", "avail_actions")  # info keys of action masks, by precedence
@@ -16,21 +21,15 @@ MASK_METHOD = "action_masks"  # environment method for the mask, called if no in
 
 def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:
     """Return the layout of an action space's masks, or None if the space has no masks."""
-    space = _mask_space(action_space)
-    return None if space is None else SpaceLayout(space)
-
-
-def _mask_space(space: Space[Any]) -> Any:
-    if isinstance(space, spaces.Dict):
-        parts = {key: _mask_space(inner) for key, inner in space.spaces.items()}
-        return None if None in parts.values() else spaces.Dict([*parts.items()])  # a dict is sorted
-    if isinstance(space, spaces.Tuple):
-        row = [_mask_space(inner) for inner in space.spaces]
-        return None if None in row else spaces.Tuple(row)
-    width = mask_width(space)
-    if isinstance(space, spaces.MultiBinary):
-        width = 2 * int(np.prod(space.shape))
-    return None if width is None else spaces.MultiBinary(width)
+    masks: dict[str, Space[Any]] = {}
+    for leaf in SpaceLayout(action_space).leaves:
+        width = mask_width(leaf.space)
+        if isinstance(leaf.space, spaces.MultiBinary):
+            width = 2 * int(np.prod(leaf.shape))
+        if width is None:
+            return None
+        masks[leaf.path] = spaces.MultiBinary(width)
+    return SpaceLayout(replace_leaves(action_space, masks))
 
 
 def mask_width(space: Space[Any]) -> int | None:

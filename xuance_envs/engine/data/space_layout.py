@@ -123,6 +123,22 @@ class _Node:
         return dict(zip(self.keys, values, strict=True)) if self.is_dict else tuple(values)
 
 
+def replace_leaves(
+    space: Space[Any], others: Mapping[str, Space[Any]], path: str = ""
+) -> Space[Any]:
+    """Return the space with its leaves at the paths in ``others`` replaced, in the same order."""
+    if path in others:
+        return others[path]
+    if isinstance(space, spaces.Dict):
+        inner = space.spaces.items()
+        # Pairs, because Gymnasium sorts a plain dict.
+        return spaces.Dict([(k, replace_leaves(s, others, f"{path}[{k!r}]")) for k, s in inner])
+    if isinstance(space, spaces.Tuple):
+        below = enumerate(space.spaces)
+        return spaces.Tuple([replace_leaves(s, others, f"{path}[{i!r}]") for i, s in below])
+    return space
+
+
 def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Convert a value to an array of this dtype and shape; only floats may be rounded."""
     try:
