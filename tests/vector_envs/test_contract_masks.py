@@ -98,7 +98,7 @@ def test_environments_that_were_received_have_theirs(make, where):
     envs.async_reset()
     twins.reset()
     held = []
-    for _ in range(3):
+    for _ in range(6):  # episodes end
         received = 0
         while received < 5:
             batch = envs.recv()

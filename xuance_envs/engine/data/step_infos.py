@@ -166,6 +166,8 @@ class StepInfos(LazyInfos):
     ) -> StepInfos:
         """Return infos of a new batch, with changed copies of the dicts that are already built."""
         infos = StepInfos(batch, self.envs, ends)
+        if hasattr(self, "masks"):  # only the infos of `recv` have them
+            infos.masks = self.masks
         for position, info in self._built.items():
             infos._built[position] = {**info, **changed.get(int(self.envs[position]), {})}
         return infos
