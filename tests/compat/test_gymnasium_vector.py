@@ -24,7 +24,7 @@ from compat_envs import (
     ParentEnv,
     SlowEnv,
 )
-from example_envs import PLAIN, CustomSpace, EchoEnv, NamedEnv
+from example_envs import PLAIN, CountedEnv, CustomSpace, EchoEnv, NamedEnv
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.utils.env_checker import data_equivalence
@@ -470,6 +470,21 @@ def test_what_took_too_long_is_done_in_every_environment_before_the_next(closing
     act(envs)
 
 
+class SlowCountedEnv(CountedEnv):
+    def step(self, action):
+        time.sleep(0.3)
+        return super().step(action)
+
+
+def test_a_reset_of_some_after_a_step_that_took_too_long_shows_the_episode_of_others(closing):
+    functions = [partial(CountedEnv, 0, 1), partial(SlowCountedEnv, 1, 9)]
+    envs = closing(Quick(functions, autoreset_mode=AutoresetMode.SAME_STEP))
+    envs.reset()
+    time_out(envs, "step", [0, 0])
+    observations, _ = envs.reset(options={"reset_mask": np.array([False, True])})
+    assert observations.tolist() == [[2, 1, 0]] * 2
+
+
 @pytest.mark.parametrize("act", NEXT.values(), ids=NEXT)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_next_raises_the_error_of_what_took_too_long(closing, act):
@@ -510,6 +525,26 @@ def test_an_error_in_the_synchronous_one_leaves_it_usable(closing):
     assert envs.step([0, 0])[1].tolist() == [0, 0]
     with pytest.raises(ZeroDivisionError, match="odd"):
         envs.reset(seed=1)
+
+
+class RaisingEnv(CountedEnv):
+    def step(self, action):
+        if action:
+            raise ZeroDivisionError
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_a_reset_of_some_after_an_error_shows_the_episode_that_others_are_in(closing, mode):
+    seen = []
+    for kind in (SyncVectorEnv, gymnasium.vector.SyncVectorEnv):
+        envs = closing(kind([partial(RaisingEnv, 0, 2)] * 2, autoreset_mode=mode))
+        envs.reset()
+        envs.step([0, 0])
+        with pytest.raises(ZeroDivisionError):
+            envs.step([0, 1])
+        seen.append(envs.reset(options={"reset_mask": np.array([False, True])})[0].tolist())
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("command", ["reset", "step"])

@@ -65,13 +65,15 @@ class InParts:
 
     def step_wait(self):
         (batch, ends), arrays = self.stepper.finish_step(), self.stepper.arrays
-        infos = batch.dicts(np.arange(NUM_ENVS))
+        observations, infos = arrays.observations.copy(), batch.dicts(np.arange(NUM_ENVS))
         envs, resets = ([], None) if ends is None else ends.resets()
+        if ends is not None:
+            observations[envs] = self.stepper.final.flat
         for k, env in enumerate(envs):
             infos[env]["reset_obs"] = np.array(arrays.reset_observations.value(env))
             infos[env]["reset_info"] = resets.build(k, env)
         flags = arrays.terminated, arrays.truncated
-        return arrays.observations.copy(), arrays.rewards, *flags, infos
+        return observations, arrays.rewards, *flags, infos
 
 
 class InPartsInterrupted(Interrupted):
@@ -132,6 +134,38 @@ def test_an_interrupted_step_of_gymnasiums_goes_on_with_step_wait(mode, caller_s
     assert assert_nothing_is_lost(make, itertools.count(0, 23)) >= 30
 
 
+class OfStableBaselines:
+    """Stable-Baselines3's, with that interface."""
+
+    def __init__(self, envs):
+        self.envs = envs
+        self.reset, self.call, self.close = envs.reset, envs.env_method, envs.close
+
+    @property
+    def waiting(self):
+        return self.envs.waiting
+
+    def step(self, actions):
+        self.envs.step_async(actions)
+        return self.step_wait()
+
+    def step_wait(self):
+        observations, rewards, dones, infos = self.envs.step_wait()
+        for env in dones.nonzero()[0]:
+            observations[env] = infos[env]["terminal_observation"]
+        truncated = np.array([info["TimeLimit.truncated"] for info in infos])
+        return observations, rewards, dones & ~truncated, truncated, None
+
+
+def test_an_interrupted_step_of_stable_baselines_goes_on_with_step_wait():
+    kind = pytest.importorskip("xuance_envs.compat.sb3").SubprocVecEnv
+
+    def make():
+        return InPartsInterrupted(OfStableBaselines(kind(ENV_FNS, "fork", in_series=2)))
+
+    assert assert_nothing_is_lost(make, itertools.count(0, 23)) >= 30
+
+
 class InterruptedOnce(CountedEnv):
     """Environment whose second step is interrupted at its beginning."""
 
@@ -162,6 +196,25 @@ def test_the_step_after_an_interrupted_one_steps_every_environment_as_often(make
     with pytest.raises(KeyboardInterrupt):
         envs.step(actions)
     assert envs.step(actions)[1].tolist() == list(envs.get_attr("steps")) == [3, 3]
+    envs.close()
+
+
+ENDING = [partial(CountedEnv, 0, 2), partial(InterruptedOnce, 1, 9)]
+IN_THE_SAME_STEP = {
+    "gymnasium": lambda: SyncVectorEnv(ENDING, autoreset_mode=AutoresetMode.SAME_STEP),
+    "to_gymnasium": lambda: to_gymnasium(DummyVecEnv(ENDING)),
+}
+
+
+@pytest.mark.parametrize("make", IN_THE_SAME_STEP.values(), ids=IN_THE_SAME_STEP)
+def test_a_reset_of_some_after_an_interrupted_step_shows_the_episode_that_others_are_in(make):
+    envs = make()
+    envs.reset()
+    envs.step(np.zeros(2, np.int64))
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(np.zeros(2, np.int64))
+    observations, _ = envs.reset(options={"reset_mask": np.array([False, True])})
+    assert observations[0].tolist() == [2, 2, 0], "the first of its second episode"
     envs.close()
 
 

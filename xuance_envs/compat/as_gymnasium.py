@@ -90,6 +90,8 @@ class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
         partial = len(envs) < self.num_envs
         reset_seed = seed if seed is None or not partial else seeds
         ids = envs.tolist() if partial else None
+        if partial and self.vec_env.waiting:  # left by an interrupt
+            self._result(raise_original(self.vec_env.step_wait))
         _, infos = raise_original(
             lambda: self.vec_env.reset(seed=reset_seed, options=options, env_ids=ids)
         )
@@ -105,11 +107,14 @@ class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
             Where an episode ended, ``"final_obs"`` and ``"final_info"`` have its last observation
             and info. The observation and the other infos are the next episode's first.
         """
-        vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)
-        if vec_env.waiting:  # left by an interrupt; its results are lost
-            raise_original(vec_env.step_wait)
-        obs, _, terminated, truncated, infos = raise_original(vec_env.step, actions)
+        if self.vec_env.waiting:  # left by an interrupt; its results are lost
+            raise_original(self.vec_env.step_wait)
+        return self._result(raise_original(self.vec_env.step, actions))
+
+    def _result(self, result: Any) -> StepResult:
+        vec_env = self.vec_env
+        obs, _, terminated, truncated, infos = result
         envs, first, stepped = self._ends(infos, terminated | truncated)
         final: list[Any] = []
         if len(envs):

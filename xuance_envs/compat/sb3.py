@@ -34,7 +34,7 @@ from xuance_envs.compat.stepping import (
     raise_original,
 )
 from xuance_envs.compat.vector_arguments import as_rows
-from xuance_envs.compat.vector_results import take_final
+from xuance_envs.compat.vector_results import final_observations
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.space_rows import identity
@@ -87,7 +87,7 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
         infos = batch.dicts(np.arange(self.num_envs), TRUNCATED_KEY, only_truncated)
         if ends is not None:
             envs, reset_batch = ends.resets()
-            final = take_final(self._stepper, envs)
+            final = final_observations(self._stepper)
             for row, env in enumerate(envs.tolist()):
                 infos[env]["terminal_observation"] = final[row]
                 self.reset_infos[env] = reset_batch.build(row, env)

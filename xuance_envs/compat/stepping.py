@@ -16,6 +16,7 @@ from gymnasium import spaces
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_infos import EpisodeEnds
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
@@ -48,6 +49,7 @@ class Stepper:
         space = groups.description.action_space
         self._accepts_scalars = isinstance(space, spaces.Box) and not space.shape
         self._action_writer = ActionWriter(groups.arrays.actions, groups.drivers)
+        self.final: SpaceRows | None = None  # last observations of the ended episodes
 
     @property
     def waiting(self) -> bool:
@@ -78,6 +80,7 @@ class Stepper:
                 k: driver.pack_actions([rows[driver.lo : driver.hi]])
                 for k, driver in enumerate(ledger.drivers)
             }
+        self.final = None
         ledger.start_step(packed)
 
     def _unchecked_rows(self, actions: Any) -> list[Any] | None:
@@ -97,7 +100,13 @@ class Stepper:
 
     def _collect_step(self) -> FinishedStep:
         outcomes = self._ledger.finish_step(self.fail)
-        return self._groups.info_collector.infos(outcomes).parts
+        infos, ends = self._groups.info_collector.infos(outcomes).parts
+        if ends is not None:
+            arrays = self.arrays
+            if self.final is None:  # else the call repeats an interrupted one
+                self.final = arrays.observations.take(ends.envs)
+            arrays.observations.assign(ends.envs, arrays.reset_observations)
+        return infos, ends
 
     collect_step = exclusive_wait(_collect_step)  # the step stays pending until it is settled
 
@@ -174,11 +183,24 @@ class SerialStepper(Stepper):
         groups = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_description)
         super().__init__(groups)
         self.envs = groups.envs
+        self._resets_in_step = autoreset is Autoreset.SAME_STEP
 
     def discard_interrupted(self) -> None:
         """Finish a step that an interrupt left pending; its results are lost."""
         if self.waiting:
             raise_original(self.finish_step)
+
+    @override
+    def _collect_step(self) -> FinishedStep:
+        try:
+            return super()._collect_step()
+        except EnvError as error:
+            if self._resets_in_step:
+                arrays = self.arrays
+                (ended,) = (arrays.terminated | arrays.truncated).nonzero()
+                before = ended[ended < error.env_index]  # the failed environment was not reset
+                arrays.observations.assign(before, arrays.reset_observations)
+            raise
 
     @override
     def fail(self) -> None:

@@ -141,7 +141,7 @@ class GymnasiumResults(StatesMixin):
 
     def _step_result(self, step: FinishedStep) -> StepResult:
         arrays, (_, ends) = self._stepper.arrays, step
-        final_obs = [] if ends is None else take_final(self._stepper, ends.envs)
+        final_obs = [] if ends is None else final_observations(self._stepper)
         return (
             self._observation_batch(),
             arrays.rewards.copy(),
@@ -167,11 +167,10 @@ def exchange_ended(
     return last
 
 
-def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:
-    """Return the final observations and replace them with the next episodes' first ones."""
-    arrays = stepper.arrays
-    last = arrays.observations.take(envs)
-    arrays.observations.assign(envs, arrays.reset_observations)
+def final_observations(stepper: Stepper) -> list[Any]:
+    """Return the last observations of the episodes that ended in the step."""
+    last = stepper.final
+    assert last is not None
     # Single Discrete observations are ints, as the environments return them.
     columns = [
         part.tolist() if isinstance(leaf.space, spaces.Discrete) else list(part)
@@ -179,4 +178,4 @@ def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:
     ]
     if last.layout.flat:
         return columns[0]
-    return [last.layout.unflatten([each[row] for each in columns]) for row in range(len(envs))]
+    return [last.layout.unflatten([each[row] for each in columns]) for row in range(len(last))]
