@@ -477,6 +477,17 @@ def test_calls_attributes_and_pictures_reach_the_environments(make):
         envs.step(np.zeros((2, 3), int))
 
 
+def test_an_environment_may_have_an_attribute_team(make_here):
+    class Colored(Herd):
+        team = "red"
+
+    envs = make_here([Colored] * 2)
+    assert envs.get_attr("team") == ("red", "red")
+    envs.set_attr("team", ["blue", "red"])
+    assert [env.team for env in envs.environments] == ["blue", "red"]
+    assert envs.reset().alive.all()
+
+
 def test_attributes_reach_turn_based_environments(make):
     rps = pytest.importorskip("pettingzoo.classic.rps_v2")
     envs = make([rps.env] * 2)

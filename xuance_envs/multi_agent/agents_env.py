@@ -44,17 +44,17 @@ class AgentsEnv:
         self.env = self._checked(env)  # vec envs find attributes here, without a slow __getattr__
         self._options = groups, state, action_masks
         self._first_seed = first_seed
-        self.team = self._build_team(groups, state, action_masks)
-        self.observation_space = ObservationRecord(self.team)
-        self.action_space = ActionRecord(self.team)
-        self._record = EnvRecord(self.team)
+        self._team = self._build_team(groups, state, action_masks)
+        self.observation_space = ObservationRecord(self._team)
+        self.action_space = ActionRecord(self._team)
+        self._record = EnvRecord(self._team)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_record": self.__env_state__()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._record = EnvRecord(self.team)
+        self._record = EnvRecord(self._team)
         self.__set_env_state__(state["_record"])
 
     def __env_state__(self) -> Any:
@@ -120,7 +120,7 @@ class AgentsEnv:
 
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the environment's and its groups' properties in XuanCe's format."""
-        team = self.team
+        team = self._team
         observation_space = dict(zip(team.agents, team.observation_spaces, strict=True))
         action_space = dict(zip(team.agents, team.action_spaces, strict=True))
         env_info = {

@@ -33,7 +33,7 @@ class XuanCeAgentsEnv(AgentsEnv):
         return agent_list(self.env.agents), self.env.observation_space, self.env.action_space
 
     def _live_agents(self) -> Sequence[Any]:
-        return self.team.agents
+        return self._team.agents
 
     @override
     def _store_reset(self, result: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
@@ -83,7 +83,7 @@ class XuanCeAgentsEnv(AgentsEnv):
     def _agent_mask(self) -> Any:
         """Return one bool per agent, or a single True if the environment has no agent mask."""
         alive = _method_or_attribute(self.env, "agent_mask")
-        return True if alive is None else [bool(alive[agent]) for agent in self.team.agents]
+        return True if alive is None else [bool(alive[agent]) for agent in self._team.agents]
 
     def _merge_infos(self, infos: Any) -> dict[Any, Any]:
         if not isinstance(infos, Mapping):
@@ -92,7 +92,7 @@ class XuanCeAgentsEnv(AgentsEnv):
         env_masks = _method_or_attribute(self.env, "avail_actions") if masks.rows else None
         if env_masks is not None:
             for place, row in masks.rows.items():
-                agent = self.team.agents[place]
+                agent = self._team.agents[place]
                 masks.put(agent, row, env_masks[agent])
         return {
             shared_info_key(key): value
