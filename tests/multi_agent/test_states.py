@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from agents_envs import MIXED, Herd, Squad
 
-from xuance_envs import EnvStates
+from xuance_envs import EnvStates, StateMismatchError
 
 
 @pytest.mark.everywhere("3")
@@ -44,6 +44,17 @@ def test_so_it_does_by_bytes_in_other_environments(make_near):
     others.load_state(EnvStates.from_bytes(envs.save_state().to_bytes(), trusted=True))
     for one, other in zip(run(envs), run(others), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_states_of_records_with_other_masks_are_refused(make_here):
+    envs, others = (
+        make_here([partial(Herd, masks="info")], action_masks=masks) for masks in (True, False)
+    )
+    envs.reset(), others.reset()
+    assert envs.record.dtype.itemsize == others.record.dtype.itemsize
+    for one, other in ((envs, others), (others, envs)):
+        with pytest.raises(StateMismatchError, match="no action masks"):
+            one.load_state(other.save_state())
 
 
 def steps_of(envs):

@@ -56,7 +56,10 @@ class Team:
         )
         state = "" if self.state_space is None else f"; state {self.state_space}"
         rewards = "" if self.reward_space is None else f"; rewards {self.reward_space}"
-        return f"<{groups}{state}{rewards}>"
+        # The fingerprints of saved states have this text, and records depend on the masks.
+        masks = [group.mask for group in self.groups]
+        unmasked = masks != [mask_width(group.action_space) for group in self.groups]
+        return f"<{groups}{state}{rewards}{'; no action masks' if unmasked else ''}>"
 
 
 def build_team(
