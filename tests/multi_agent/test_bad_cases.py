@@ -226,6 +226,16 @@ def test_agents_have_to_be_the_same_in_all_environments(make):
         make([Herd, partial(Herd, kinds=2)])
 
 
+def test_keys_have_to_be_in_the_same_order_in_all_environments(make):
+    class Pair(Herd):
+        def observation_space(self, agent):
+            keys = ("p", "q") if self.length == 7 else ("q", "p")
+            return spaces.Dict([(key, spaces.Box(0, 1, (4,), np.float32)) for key in keys])
+
+    with pytest.raises(RuntimeError, match="environment 1 has a different observation_space"):
+        make([Pair, partial(Pair, length=8)])
+
+
 def test_the_same_environment_twice_is_found_out(make_here):
     env = Herd()
     with pytest.raises(ValueError, match="returned the same object"):

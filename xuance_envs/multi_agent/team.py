@@ -47,6 +47,7 @@ class Team:
     state_space: Space[Any] | None
     infos_by_agent: bool
     reward_space: spaces.Box | None = None
+    leaves: tuple[str, ...] = ()  # paths in order: Dict spaces are equal in any order of their keys
 
     def __repr__(self) -> str:
         groups = ", ".join(
@@ -77,11 +78,14 @@ def build_team(
         raise BadValueError("expected at least one agent in possible_agents, got none")
     if len(set(agents)) != len(agents):
         raise BadValueError(f"expected each agent once in possible_agents, got {list(agents)}")
+    leaves: list[str] = []
     for agent in agents:
-        _check(f"agent {agent!r}: its observation space", observation_spaces[agent])
-        _check(f"agent {agent!r}: its action space", action_spaces[agent])
+        leaves += _checked_leaves(
+            f"agent {agent!r}: its observation space", observation_spaces[agent]
+        )
+        leaves += _checked_leaves(f"agent {agent!r}: its action space", action_spaces[agent])
     if state_space is not None:
-        _check("its state space", state_space)
+        leaves += _checked_leaves("its state space", state_space)
     spaces_of = {agent: (observation_spaces[agent], action_spaces[agent]) for agent in agents}
     named = _by_spaces(spaces_of) if groups is None else _by_given_groups(groups, spaces_of)
     place = {agent: i for i, agent in enumerate(agents)}
@@ -100,6 +104,7 @@ def build_team(
         state_space,
         infos_by_agent,
         reward_space,
+        tuple(leaves),
     )
 
 
@@ -133,15 +138,18 @@ def agent_list(agents: Any) -> list[Any]:
         ) from None
 
 
-def _check(what: str, space: Any) -> None:
+def _checked_leaves(what: str, space: Any) -> list[str]:
+    """Return the paths of a space's leaves; raise if a record cannot hold one of them."""
     if not isinstance(space, Space):
         raise BadValueError(f"{what}: expected a gymnasium.Space, got {space!r}")
-    for leaf in SpaceLayout(space).leaves:
+    leaves = SpaceLayout(space).leaves
+    for leaf in leaves:
         if leaf.dtype is None:
             raise BadValueError(
                 f"{what}: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
                 f"of these, got {leaf.space}" + (f" at {leaf.path}" if leaf.path else "")
             )
+    return [leaf.path for leaf in leaves]
 
 
 def _by_spaces(spaces_of: Mapping[Any, tuple[Any, Any]]) -> dict[str, list[Any]]:
