@@ -378,6 +378,17 @@ def test_partial_resets(make):
     assert before.obs.shape == after.obs.shape
 
 
+def test_a_partial_reset_during_a_step_knows_who_acts_in_the_other_environments(make):
+    envs = make([partial(Herd, plays={"sheep_0": (1, FOREVER), "late": (2, FOREVER)})] * 2)
+    envs.reset()
+    envs.step_async([{"sheep_0": 0}] * 2)
+    envs.reset(env_ids=[0])
+    assert envs.agent_mask.tolist() == [[True, False], [True, False]]  # who acted in the step
+    with pytest.raises(ValueError, match=r"environment 1: expected an action for .* 'late'"):
+        envs.step([{"sheep_0": 0}] * 2)
+    assert envs.step([{"sheep_0": 0}, {"sheep_0": 0, "late": 1}]).acted[1].all()
+
+
 @pytest.mark.everywhere
 def test_options_reach_the_environments(make):
     envs = make([Herd] * 2)

@@ -263,8 +263,10 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
             VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
             ValueError: the number of seeds or an environment index is invalid.
         """
-        records, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
         envs = None if env_ids is None else env_indices(env_ids, self.num_envs)
+        if envs is not None and self.waiting:
+            self.step_wait()  # the other environments' agents may have changed
+        records, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
         return self._reader.start(records, infos, envs)
 
     def step(self, actions: Any) -> MultiAgentStep:
