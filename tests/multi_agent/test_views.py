@@ -448,6 +448,21 @@ def test_a_view_has_the_mask_of_an_agent_that_joins():
     assert infos["late"]["action_mask"].tolist() == [0, 0, 1]
 
 
+def test_a_view_has_nested_states():
+    class Pair(Joining):
+        state_space = spaces.Tuple([spaces.Discrete(9), spaces.Box(0, 9, (2,), np.float32)])
+
+        def state(self):
+            return np.int64(self.time), np.full(2, self.time, np.float32)
+
+    view = as_parallel_env(MultiAgentVecEnv([partial(Pair, ())] * 2, backend="dummy"), 1)
+    view.reset()
+    view.step({"always": 0})
+    number, vector = view.state()
+    assert number == 1
+    assert vector.tolist() == [1, 1]
+
+
 def test_rewards_and_active_agents_follow_partial_resets_and_loaded_states():
     envs = joining()
     envs.reset()

@@ -192,6 +192,42 @@ def test_groups_of_agents_are_dicts_of_all(make):
     assert envs.groups_info["num_groups"] == 2
 
 
+class Mapped(Squad):
+    """Its state is a dict with a tuple."""
+
+    def __init__(self, env_seed=None):
+        super().__init__(env_seed)
+        pulses = [spaces.Box(0, 1, (1,), np.float64)] * 2
+        self.state_space = spaces.Dict(time=spaces.Discrete(99), pulse=spaces.Tuple(pulses))
+
+    def state(self):
+        return {"time": np.int64(self.t), "pulse": tuple(np.split(self.pulse, 2))}
+
+
+def test_states_may_be_nested(make):
+    envs, bare = make([Mapped] * 2, 1), [Mapped(env_seed=1 + i) for i in range(2)]
+    actions = dict.fromkeys(envs.agents, 0)
+    _, infos = envs.reset()
+    for i, env in enumerate(bare):
+        env.reset()
+        assert_same(infos[i]["state"], env.state())
+    for _ in range(8):
+        *_, infos = envs.step([actions] * 2)
+        for i, env in enumerate(bare):
+            over = env.step(actions)[3]
+            assert_same(infos[i]["state"], env.state())
+            assert_same(envs.buf_state[i], env.state())
+            if over:
+                env.reset()
+                assert_same(infos[i]["reset_state"], env.state())
+
+
+def test_a_reset_is_that_of_all_environments(make):
+    envs = make([Squad] * 2)
+    with pytest.raises(TypeError, match="env_ids"):
+        envs.reset(env_ids=[1])
+
+
 def test_an_end_is_told_apart_from_a_lost_worker():
     options = {**SUBPROC, "on_worker_failure": "restart"}
     with SubprocVecEnv_StarCraft2([Squad] * 4, 1, **options) as envs:

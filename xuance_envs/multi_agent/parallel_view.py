@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.reward_rows import as_python_values
+from xuance_envs.engine.data.space_layout import map_batch
 from xuance_envs.extras import missing_extra
 from xuance_envs.multi_agent.agent_actions import AgentActions
 from xuance_envs.multi_agent.infos import infos_by_agent
@@ -130,7 +132,7 @@ class _ParallelView:
         self._alive = batch["alive"]
         self.agents = list(compress(self.possible_agents, self._alive[0]))
         states = record.states(batch)
-        self._state = None if states is None else states[0]
+        self._state = None if states is None else map_batch(itemgetter(0), states)
         return batch
 
     def _observations(self, batch: NDArray[Any]) -> dict[Any, Any]:

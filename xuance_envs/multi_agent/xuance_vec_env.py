@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,18 +83,21 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         """True while a step that :meth:`step_async` started is pending."""
         return self.envs_of_agents.waiting
 
-    def reset(self, **given: Any) -> tuple[_Dicts, _Dicts]:
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
+    ) -> tuple[_Dicts, _Dicts]:
         """Start a new episode in every environment; return the observations and the infos.
 
         Args:
-            **given: ``seed`` and ``options``, as for
+            seed: as for
                 :meth:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv.reset`, if the
-                environments' ``reset`` accepts them.
+                environments' ``reset`` accepts it.
+            options: as ``seed``.
 
         Returns:
             ``(obs, infos)`` in the form of :meth:`step_wait`.
         """
-        step = self.envs_of_agents.reset(**given)
+        step = self.envs_of_agents.reset(seed=seed, options=options)
         self._scores[:] = self._steps[:] = 0
         self._take(step, self.envs_of_agents.agent_mask)
         return list(self.buf_obs), list(self.buf_info)
@@ -152,7 +155,7 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
     def _take(self, step: MultiAgentStep, agent_mask: NDArray[np.bool_]) -> None:
         """Store the results of a step in ``buf_*``, as lists of dicts."""
         self.buf_obs = self._by_agent(step.obs)
-        self.buf_state = [None] * self.num_envs if step.state is None else list(step.state)
+        self.buf_state = self._states(step)
         self.buf_avail_actions = self._masks(step)
         scores, masks = self._dicts(self._scores.tolist()), self._dicts(agent_mask.tolist())
         if self.envs_of_agents.is_parallel or step.infos.are_empty:
@@ -173,12 +176,12 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
     def _add_reset_infos(self, first: MultiAgentStart) -> None:
         """Add the start of the next episodes to the infos."""
         observations = self._by_agent(first.obs)
-        masks = self._masks(first)
+        masks, states = self._masks(first), self._states(first)
         for k, env in enumerate(first.env_ids.tolist()):
             info = self.buf_info[env]
             info["reset_obs"] = observations[k]
             info["reset_avail_actions"] = masks[k]
-            info["reset_state"] = None if first.state is None else first.state[k]
+            info["reset_state"] = states[k]
         self._scores[first.env_ids] = 0
         self._steps[first.env_ids] = 0
 
@@ -186,6 +189,9 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         if step.action_masks is None:
             return [None] * len(step.env_ids)
         return self._by_agent(step.action_masks)
+
+    def _states(self, step: MultiAgentStep | MultiAgentStart) -> list[Any]:
+        return [None] * len(step.env_ids) if step.state is None else _split(step.state)
 
     def _dicts(self, rows: Iterable[Iterable[Any]]) -> _Dicts:
         agents = self.agents
@@ -217,13 +223,14 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
 
 def _rows(batch: Any) -> Iterable[Any]:
     """Return the values of all agents, for each environment."""
+    return batch if isinstance(batch, np.ndarray) else map(_split, _split(batch))
+
+
+def _split(batch: Any) -> list[Any]:
+    """Split a batch along its first axis."""
     if isinstance(batch, dict):
-        parts = [_rows(part) for part in batch.values()]
-        return [
-            [dict(zip(batch, values, strict=True)) for values in zip(*rows, strict=True)]
-            for rows in zip(*parts, strict=True)
-        ]
+        values = zip(*map(_split, batch.values()), strict=True)
+        return [dict(zip(batch, each, strict=True)) for each in values]
     if isinstance(batch, tuple):
-        return [list(zip(*rows, strict=True)) for rows in zip(*map(_rows, batch), strict=True)]
-    rows: Iterable[Any] = batch
-    return rows
+        return list(zip(*map(_split, batch), strict=True))
+    return list(batch)
