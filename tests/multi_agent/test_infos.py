@@ -210,6 +210,15 @@ def test_columns_of_the_next_actions_infos_are_those_of_the_dicts(make_here, ste
     assert starts > 20
 
 
+def test_infos_for_the_next_actions_are_those_that_were_set(make_here):
+    envs = make_here([lambda: Talker(0, [], 1.0, 1.0), lambda: Talker(0, [], 1.0, 0.0)])
+    envs.reset()
+    step = envs.step(np.zeros((2, 3), int))
+    step.infos[0], step.infos[1] = {"of": "the end"}, {"of": "the user"}
+    assert step.first.env_ids.tolist() == [0]
+    assert list(step.next().infos) == [step.first.infos[0], {"of": "the user"}]
+
+
 @pytest.mark.parametrize("key", [5, ("a", 1), None])
 def test_keys_that_are_no_strings_have_columns_too(make_here, key):
     infos = {**{agent: {key: place} for place, agent in enumerate(AGENTS)}, key: 7}

@@ -73,7 +73,7 @@ class MultiAgentInfos(LazyInfos):
     def replaced(self, rows: NDArray[np.intp], others: MultiAgentInfos) -> MultiAgentInfos:
         """Return a copy with ``others`` as the infos at positions ``rows``."""
         infos = MultiAgentInfos(self._infos, self._team, self._acted, self._alive)
-        infos._built.update(zip(rows.tolist(), others, strict=True))
+        infos._built = {**self._built, **dict(zip(rows.tolist(), others, strict=True))}
         infos._replaced = rows, others
         return infos
 
