@@ -246,6 +246,11 @@ def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: s
             del driver.submit
             assert killed
             assert shared_bytes(envs) == before
+            if mode == "restart" and command in SAVING:
+                with pytest.raises(StateError, match="the next step will truncate its episode"):
+                    envs.clone_state(3, range(N))
+                assert shared_bytes(envs) == before
+                envs.step(envs.sample_actions())
             obs, _ = envs.clone_state(3, range(N))
             assert_same(list(obs), [obs[3]] * N)
             assert shared_bytes(envs) == before

@@ -309,6 +309,27 @@ def test_lost_before_another_command_they_are_reset_and_do_it(command):
         assert envs.step([0] * 4)[3].tolist() == [False, False, True, True]
 
 
+@pytest.mark.parametrize(
+    "save", [lambda envs: envs.save_state(), lambda envs: envs.clone_state(2, 0)]
+)
+def test_lost_before_it_is_saved_there_is_no_state_until_it_is_truncated(save):
+    """Its last observation is one of the lost episode, and the new environment is in another."""
+    with make([FaultyEnv] * 4) as envs:
+        envs.reset(seed=1)
+        last = envs.step([0] * 4)[0]
+        kill(envs, 1)
+        for _ in range(2):
+            with pytest.raises(StateError, match=r"environment 2 .* the next step will truncate"):
+                save(envs)
+        envs.save_state([0, 1])
+        obs, _, _, truncated, infos = envs.step([0] * 4)
+        assert truncated.tolist() == [False, False, True, True]
+        assert obs[2:].tolist() == last[2:].tolist()
+        first = infos[2]["reset_obs"].tolist()
+        save(envs)
+        assert envs.load_state(envs.save_state())[0][2].tolist() == first
+
+
 def test_an_exception_in_another_command_loses_nothing(tmp_path):
     with make(faulty("call", "raises", tmp_path)) as envs:
         pids = envs.pids

@@ -12,7 +12,7 @@ command after the failure:
 - Any other command: if the worker failed during the command, the command raises, because it may
   have partially executed. If the worker had failed before, the command runs on the reset
   environments. In both cases, the next step truncates the episodes, except in environments that
-  were reset or loaded in between.
+  were reset or loaded in between. Until then, their states cannot be saved.
 
 Other workers finish their commands meanwhile, but a step returns only after the restart.
 """
@@ -41,12 +41,17 @@ from xuance_envs.engine.recovery import (
     WorkerFailure,
 )
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError
 
 _STEP_OF_ALL: Command = ("step", ())
 
 # Commands in which an environment's exception may trigger a restart.
 _RESTARTABLE = ("step", "reset", "construct")
+
+# Error reason: the new environment is not in the state that its last observation shows.
+_NOT_TRUNCATED = (
+    "its worker was restarted, and the next step will truncate its episode; step or reset it first"
+)
 
 _PREPARING_TAG = -1  # of the request that prepares new environments; the ledger has no such tag
 
@@ -230,6 +235,8 @@ class RestartingDriver(SavingDriver):
                     self.seeds[place] = seed, self.seeds[place][1]
             self.last_snapshot.record_reset(result, places)
             to_truncate = to_truncate.difference(places)
+        elif command == "save_states" and (lost := to_truncate.intersection(arguments[0])):
+            raise StateError(self.lo + min(lost), "save_state", _NOT_TRUNCATED)
         elif command == "load_states":
             (places,) = arguments
             self.last_snapshot.record_reset(result, places)
