@@ -527,6 +527,31 @@ def test_an_error_in_the_synchronous_one_leaves_it_usable(closing):
         envs.reset(seed=1)
 
 
+class TextEnv(CountedEnv):
+    """Environment whose observations are objects."""
+
+    def __init__(self, number, length):
+        super().__init__(number, length)
+        self.observation_space = spaces.Text(9)
+
+    def observe(self):
+        return "x".join(map(str, (self.resets, self.steps, self.count)))
+
+
+@pytest.mark.parametrize("context", ["forkserver", "thread"])
+def test_a_reset_of_some_leaves_the_objects_that_others_observe(closing, context):
+    functions = [partial(TextEnv, 0, 2), partial(TextEnv, 1, 9)]
+    own = closing(gymnasium.vector.SyncVectorEnv(functions, autoreset_mode="SameStep"))
+    kind = partial(AsyncVectorEnv, context=context, in_series=2)
+    envs = closing(kind(functions, autoreset_mode="SameStep"))
+    for each in (envs, own):
+        each.reset()
+        each.step([0, 0])
+        each.step([0, 0])
+        observations, _ = each.reset(options={"reset_mask": np.array([False, True])})
+        assert observations == ("2x2x0", "2x2x0")
+
+
 class RaisingEnv(CountedEnv):
     def step(self, action):
         if action:
