@@ -266,6 +266,95 @@ def test_the_last_observations_of_nested_tuples_belong_to_their_environments(mak
     assert [info["reset_obs"][0][1].tolist() for info in infos] == [[5, 5], [15, 15]]
 
 
+class SmoothEnv(gymnasium.Env):
+    """Environment that keeps its last action, and rewards small changes of it."""
+
+    observation_space = action_space = spaces.Box(-9, 9, (1,))
+
+    def reset(self, **given):
+        self.last = np.zeros(1, np.float32)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        reward = -float(abs(action - self.last)[0])
+        self.last = action
+        return np.zeros(1, np.float32), reward, False, False, {}
+
+
+def test_actions_that_an_engine_keeps_stay_as_they_are(make_vec_env):
+    vec_env = make_vec_env(lambda: SyncVectorEnv([SmoothEnv] * 2, autoreset_mode="SameStep"))
+    vec_env.reset()
+    rewards = [vec_env.step(np.full((2, 1), a, np.float32))[1][0] for a in (1, 3, 2)]
+    assert rewards == [-1, -2, -1]
+
+
+class OwnBuffers(gymnasium.vector.VectorEnv):
+    """Engine that returns its own arrays, which later steps and resets change."""
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012  # as in Gymnasium
+
+    def __init__(self, num_envs=2):
+        self.num_envs = num_envs
+        self.single_observation_space = spaces.Box(0, 99, (1,))
+        self.single_action_space = spaces.Discrete(2)
+        self.observations = np.zeros((num_envs, 1), np.float32)
+        self.rewards, self.counts = np.zeros(num_envs), np.zeros(num_envs, int)
+        self.terminated, self.truncated = np.zeros((2, num_envs), bool)
+
+    def reset(self, *, seed=None, options=None):
+        mask = slice(None) if options is None else options["reset_mask"]
+        for array in (self.observations, self.rewards, self.counts, self.terminated):
+            array[mask] = 0
+        return self.observations, {"count": self.counts}
+
+    def step(self, actions):
+        self.observations += 1
+        self.counts += 1
+        self.rewards[:] = 1
+        self.terminated[:] = self.counts == np.arange(2, 2 + self.num_envs)
+        flags = self.terminated, self.truncated
+        return self.observations, self.rewards, *flags, {"count": self.counts}
+
+
+def test_results_in_an_engines_own_arrays_are_those_before_the_reset(make_vec_env):
+    vec_env = make_vec_env(OwnBuffers)
+    vec_env.reset()
+    vec_env.step([0, 0])
+    for count, ended in ((2, 0), (3, 1)):
+        obs, rewards, terminated, _, infos = vec_env.step([0, 0])
+        assert obs[ended] == infos[ended]["count"] == infos[ended]["episode_score"] == count
+        assert rewards.tolist() == [1, 1]
+        assert terminated.nonzero()[0].tolist() == [ended]
+        assert infos[ended]["reset_obs"] == infos[ended]["reset_info"]["count"] == 0
+
+
+class NumberedEnv(TupleEnv):
+    """Environment whose infos have its own ``env_id``, and the list of its counts."""
+
+    def reset(self, **given):
+        self.counts = []
+        return super().reset(**given)[0], {"env_id": 7 + self.number}
+
+    def step(self, action):
+        result = super().step(action)
+        self.counts.append(self.count)
+        return *result[:4], {"env_id": 7 + self.number, "counts": self.counts}
+
+
+@pytest.fixture
+def numbered(make_vec_env):
+    functions = [partial(NumberedEnv, number) for number in range(3)]
+    vec_env = make_vec_env(lambda: SyncVectorEnv(functions, autoreset_mode="Disabled"))
+    vec_env.reset()
+    return vec_env
+
+
+def test_objects_in_infos_stay_as_they_were(numbered):
+    first, second = numbered.step([0] * 3)[-1], numbered.step([0] * 3)[-1]
+    assert [info["counts"] for info in first] == [[1]] * 3
+    assert [info["counts"] for info in second] == [[1, 2]] * 3
+
+
 @pytest.mark.parametrize("name", KEEPING)
 def test_infos_still_show_their_own_step_later(make_vec_env, name):
     at_once, late = make_vec_env(ENGINES[name]), make_vec_env(ENGINES[name])

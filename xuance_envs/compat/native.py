@@ -282,9 +282,7 @@ class NativeDriver(LocalDriver):
         arrays = self._arrays
         if self._number != number:  # otherwise a retry: an interrupt came after the engine's step
             self._outcomes.begin()
-            flat = arrays.actions.flat
-            actions = arrays.actions.as_batch() if flat is None else flat
-            step = self._count(self._engine.step(actions))
+            step = self._count(self._engine.step(arrays.actions.copy()))  # engines may keep it
             self._stepped, self._number = step, number
         step = self._stepped
         store(arrays.observations, step.observations, self._every)

@@ -165,8 +165,10 @@ class MaskEngine(NativeEngine):
 
     @override
     def start_next_episodes(self, step: EngineStep) -> None:
-        if not getattr(self.env, "copy", True):  # the reset would overwrite the final observations
-            step.observations = copy_of(step.observations)
+        # The reset may overwrite arrays that the step returned, unless the engine copies them.
+        if not getattr(self.env, "copy", self._is_atari):
+            for name in ("observations", "rewards", "terminated", "truncated", "infos"):
+                setattr(step, name, copy_of(getattr(step, name)))
         super().start_next_episodes(step)
 
     @override

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Frozen, InfoArrays, Kind
+from xuance_envs.engine.serialization import copy_of
 
 _ALL = slice(None)
 
@@ -74,10 +75,7 @@ class InfoRows:
     """Copied values of info keys; ``rows[row]`` builds the dict of one environment."""
 
     def __init__(self, parts: Iterable[tuple[str, Any, NDArray[np.bool_] | None]]) -> None:
-        self._parts = [
-            (key, InfoRows(info_parts(part)) if isinstance(part, dict) else np.array(part), mask)
-            for key, part, mask in parts
-        ]
+        self._parts = [(key, _rows_of(part), copy_of(mask)) for key, part, mask in parts]
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -89,6 +87,11 @@ class InfoRows:
                 value = part[row]
                 info[key] = value.copy() if isinstance(value, np.ndarray) else value
         return info
+
+
+def _rows_of(part: Any) -> Any:
+    """Return copied values of which ``[row]`` is the value of one environment."""
+    return InfoRows(info_parts(part)) if isinstance(part, dict) else copy_of(np.array(part))
 
 
 class LazyRowExtras(Mapping[int, Frozen]):
