@@ -343,7 +343,9 @@ class TestSeed:
 
 
 class TestInfo:
-    @pytest.mark.parametrize("reward", [2, np.float32(0.1), np.array(3.0), True])
+    @pytest.mark.parametrize(
+        "reward", [2, np.float32(0.1), np.array(3.0), True, np.full(1, 0.5, np.float32)]
+    )
     @pytest.mark.parametrize("limit", [-1, 50])
     def test_types_whatever_the_reward_is(self, counter, reward, limit):
         env = Gym_Env(counter, reward=reward, max_episode_steps=limit)
@@ -353,7 +355,13 @@ class TestInfo:
             assert returned is reward
             assert type(info["episode_step"]) is int
             assert type(info["episode_score"]) is float
-            assert info["episode_score"] == pytest.approx(step * float(reward))
+            assert info["episode_score"] == pytest.approx(step * np.asarray(reward).item())
+
+    def test_no_reward_is_refused(self, counter):
+        env = Gym_Env(counter, reward=None)
+        env.reset()
+        with pytest.raises(ValueError, match=r"invalid reward: .* got None"):
+            env.step(0)
 
     def test_the_dict_that_the_environment_keeps_is_left_alone(self, counter):
         env = Gym_Env(counter)

@@ -260,7 +260,7 @@ def test_gym_env_counts_a_vector_as_its_score(make: Any) -> None:
 def test_a_single_gym_env_needs_the_declaration() -> None:
     env = Gym_Env("vector_reward_envs:UndeclaredGoals-v0", disable_env_checker=True)
     env.reset()
-    with pytest.raises(TypeError, match=r"got shape \(3,\).*reward_space"):
+    with pytest.raises(ValueError, match=r"got shape \(3,\).*reward_space"):
         env.step(0)
     declared = Gym_Env("vector_reward_envs:VectorGoals-v0", disable_env_checker=True)
     assert declared.reward_space == reward_box(3)

@@ -13,8 +13,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from xuance_envs.engine.data.reward_rows import fit_reward
 from xuance_envs.env_layers import reward_space_of
-from xuance_envs.errors import invalid_reward
 from xuance_envs.extras import naming_extra
 from xuance_envs.gym import legacy
 from xuance_envs.gym.atari_env import Atari_Env
@@ -169,11 +169,9 @@ class Gym_Env(EnvWrapper):
         return observation, reward, terminated, truncated, info
 
     def _add_vector(self, reward: Any) -> Any:
-        """Return the score with a vector reward added; raise if vectors are not declared."""
-        vector, shape = np.asarray(reward, np.float64), np.shape(self._initial_score)
-        if vector.shape != shape:
-            raise TypeError(invalid_reward(vector.shape, shape))
-        return self._episode_score + vector
+        """Return the score with an array reward added; raise if vectors are not declared."""
+        score = self._episode_score + fit_reward(reward, np.shape(self._initial_score))
+        return score if score.ndim else float(score)
 
     def _find_step_shortcut(self) -> None:
         """Find the inner environment that `step` can call directly."""
