@@ -93,6 +93,15 @@ def test_images_are_stacked_along_the_last_axis(make):
     np.testing.assert_array_equal(np.asarray(observation)[0, 0], [0] * 9 + [1] * 3)
 
 
+@pytest.mark.parametrize("observation", [[300, 1], [0.5, 1], [np.nan, 1], [1, 2, 3]], ids=str)
+def test_observations_that_do_not_fit_are_refused(make, observation):
+    env = make(Box(0, 255, (2,), np.uint8))
+    env.reset()
+    env.unwrapped.observation = np.array(observation)
+    with pytest.raises(ValueError, match=r"expected (values that fit dtype uint8|shape \(2,\))"):
+        env.step(0)
+
+
 @pytest.mark.parametrize("space", [Discrete(3), Box(0, 1, ())], ids=["Discrete", "scalar"])
 def test_observations_that_cannot_be_stacked_are_refused(make, space):
     with pytest.raises(ValueError, match="expected an environment whose observations are arrays"):

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from xuance_envs.engine.data.reward_rows import fit_reward
+from xuance_envs.engine.data.space_layout import fit
 from xuance_envs.env_layers import reward_space_of
 from xuance_envs.extras import naming_extra
 from xuance_envs.gym import legacy
@@ -234,7 +235,8 @@ class MountainCar(Gym_Env):
         render_mode: as for :class:`Gym_Env`.
 
     Raises:
-        ValueError: the observation space is not a Box with at least one axis.
+        ValueError: the observation space is not a Box with at least one axis; or, in :meth:`reset`
+            or :meth:`step`, an observation does not fit its shape or dtype.
 
     Examples:
         >>> import numpy as np
@@ -265,7 +267,6 @@ class MountainCar(Gym_Env):
             np.concatenate([space.high] * self.num_stack, axis=-1),
             dtype=space.dtype.type,
         )
-        self._frame_dtype = space.dtype
         self.frames: deque[Any] = deque(maxlen=self.num_stack)
 
     def reset(
@@ -286,4 +287,5 @@ class MountainCar(Gym_Env):
 
     def _frame(self, observation: Any) -> Any:
         # Copy: the environment may reuse its observation buffer.
-        return np.array(observation, dtype=self._frame_dtype)
+        space: Any = self.env.observation_space
+        return fit(observation, space.dtype, space.shape).copy()
