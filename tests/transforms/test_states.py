@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
-from walking import NUM_WALKS, STILL, WALKS
+from walking import NUM_WALKS, STILL, WALKS, Walk
 
 from xuance_envs import DummyVecEnv, EnvStates, StateMismatchError, SubprocVecEnv
 from xuance_envs.transforms import (
@@ -133,6 +133,35 @@ def test_clones_go_on_as_what_they_are_clones_of(chain):
                 for part in (result[0][1], result[1][1], result[4]):
                     assert part[0] == part[1] == part[4]
                 assert result[0][1][0] != result[0][1][2]
+
+
+def _doubled(envs):
+    both = spaces.Dict({"a": envs.observation_space, "b": envs.observation_space})
+    return TransformObservations(envs, lambda obs: {"a": obs, "b": obs}, both)
+
+
+@pytest.mark.parametrize(
+    ("chain", "others"),
+    [
+        ((StackObservations, 4), (StackObservations, 1)),
+        ((StackObservations, 1), (StackObservations, 4)),
+        ((_doubled,), (TransformObservations, np.copy, spaces.Box(-np.inf, np.inf, (1,)))),
+    ],
+    ids=["fewer", "more", "parts"],
+)
+def test_states_of_transforms_with_other_spaces_are_refused(chain, others):
+    (make, *args), (make_other, *other_args) = chain, others
+    walks = [partial(Walk, 9, (1,))] * 2
+    with (
+        make(DummyVecEnv(walks), *args) as envs,
+        make_other(DummyVecEnv(walks), *other_args) as other,
+    ):
+        envs.reset(seed=0)
+        other.reset(seed=1)
+        before = buffers(other.vec_env), buffers(other)
+        with pytest.raises(StateMismatchError, match="expected saved observations"):
+            other.load_state(envs.save_state())
+        assert (buffers(other.vec_env), buffers(other)) == before
 
 
 def test_states_that_were_saved_through_other_transforms_are_refused():

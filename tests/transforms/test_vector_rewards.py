@@ -20,6 +20,7 @@ from xuance_envs import (
     NormalizeRewards,
     ScalarizeRewards,
     ScaleRewards,
+    StateMismatchError,
     TransformRewards,
 )
 
@@ -143,6 +144,16 @@ def test_states_through_transforms_have_the_rewards() -> None:
             assert_same(other.exact_rewards, exact)
             for chosen, each in zip(actions(4), expected, strict=True):
                 assert_same(other.step(chosen)[1], each)
+
+
+def test_states_with_rewards_of_another_shape_are_refused() -> None:
+    with ELEMENTWISE["to one"][0](vec_env()) as envs, ELEMENTWISE["to two"][0](vec_env()) as other:
+        envs.reset(seed=0)
+        other.reset(seed=1)
+        before = other.buf_obs.tolist()
+        with pytest.raises(StateMismatchError, match=r"expected saved rewards of shape \(2,\)"):
+            other.load_state(envs.save_state())
+        assert other.buf_obs.tolist() == before
 
 
 def test_weights_can_be_changed_saved_and_shared() -> None:

@@ -15,6 +15,7 @@ from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import counted
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.transforms.transform_batch import Batch
+from xuance_envs.vector_envs.last_results import check_saved_observation
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["ObservationTransform", "ObservationTransformState", "TransformObservations"]
@@ -114,6 +115,9 @@ class ObservationTransform(Transform):
 
     def _env_state(self, env: int) -> Any:
         return [copy_of(part[env]) for part in self._layout.flatten(self.buf_obs)]
+
+    def _check_env_state(self, env_state: Any) -> None:
+        check_saved_observation(env_state, self._state.rows.parts)
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
         self._buf_obs = with_rows(self._layout, self.buf_obs, ids, shares)

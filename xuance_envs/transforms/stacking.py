@@ -150,6 +150,9 @@ class StackObservations(ObservationTransform):
         first = self._state.memory.get(env)
         return super()._env_state(env), stacks, None if first is None else list(first)
 
+    def _check_env_state(self, env_state: Any) -> None:
+        super()._check_env_state(env_state[0])
+
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
         self._buf_obs = self.buf_obs  # copied before the rows change
         rows, memory = self._state.rows, dict(self._state.memory)

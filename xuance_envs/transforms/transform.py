@@ -19,7 +19,7 @@ from xuance_envs.transforms.snapshots import TransformSnapshot, saved_by_transfo
 from xuance_envs.transforms.stateful_transform import StatefulTransform
 from xuance_envs.transforms.transform_batch import Batch, RawResults
 from xuance_envs.vector_envs.arguments import EnvIds, Seeds, checked_env_ids, seed_per_env
-from xuance_envs.vector_envs.last_results import checked_clones
+from xuance_envs.vector_envs.last_results import check_saved_shape, checked_clones
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
@@ -275,6 +275,9 @@ class Transform(StatefulTransform, VecEnvWrapper):
         """
         self._check_not_stepping("load_state")
         saved, learned = saved_by_transform(state, _state_key(self))
+        for one in saved:
+            check_saved_shape("reward", one.reward, self.buf_rews)
+            self._check_env_state(one.env_state)
         learns = env_ids is None and learned is not None
         learn = self.prepare_learned(learned) if learns else None
         obs, infos = self.vec_env.load_state(state, env_ids)
@@ -316,6 +319,9 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def _env_state(self, env: int) -> Any:
         """Return one environment's part of ``_state``: numbers, arrays and containers of them."""
         return None
+
+    def _check_env_state(self, env_state: Any) -> None:
+        """Raise if a saved value of :meth:`_env_state` does not fit this transform."""
 
     def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
         """Restore values of :meth:`_env_state`; return the observations, transformed."""

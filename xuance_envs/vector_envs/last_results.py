@@ -120,14 +120,23 @@ def checked_last_results(
     except TypeError as error:
         raise StateError(-1, "load_state", str(error)) from None
     for result in results:
-        for part, leaf in zip(arrays.observations.parts, result.observation, strict=False):
-            if isinstance(part, np.ndarray):
-                _check_shape("observation", leaf, part)
-        _check_shape("reward", result.exact_reward, arrays.rewards)
+        check_saved_observation(result.observation, arrays.observations.parts)
+        check_saved_shape("reward", result.exact_reward, arrays.rewards)
     return results
 
 
-def _check_shape(what: str, saved: Any, rows: NDArray[Any]) -> None:
+def check_saved_observation(leaves: Sequence[Any], parts: Sequence[Any]) -> None:
+    """Raise unless a saved observation has the leaves of ``parts``, with the shapes of rows."""
+    if len(leaves) != len(parts):
+        message = f"expected saved observations with {len(parts)} parts, got {len(leaves)}"
+        details = "", "observation space", len(leaves), len(parts)
+        raise StateMismatchError(-1, "load_state", message, *details)
+    for leaf, part in zip(leaves, parts, strict=True):
+        if isinstance(part, np.ndarray):
+            check_saved_shape("observation", leaf, part)
+
+
+def check_saved_shape(what: str, saved: Any, rows: NDArray[Any]) -> None:
     """Raise if a saved value does not have the shape of the array's rows."""
     saved_shape, shape = np.shape(saved), rows.shape[1:]
     if saved_shape != shape:
