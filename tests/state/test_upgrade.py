@@ -101,11 +101,11 @@ def old_state_of(env: Any) -> bytes:
     checkpointer.save()
     plan = checkpointer.plan
     attributes = [
-        {n: v for n, v in layer.items() if n not in excluded and not callable(v)}
-        for layer, excluded in zip(plan.layers, plan.excluded, strict=True)
+        {n: v for n, v in layer.items() if n not in layer.excluded and not callable(v)}
+        for layer in plan.layers
     ]
-    names = [" ".join({*excluded, "scaled"}) for excluded in plan.excluded]
-    generators = [space._np_random for space in plan.spaces]
+    names = [" ".join({*layer.excluded, "scaled"}) for layer in plan.layers]
+    generators = [space._np_random for space in plan.spaces.values()]
     file = io.BytesIO()
     content = names, {"function": (0, "")}, attributes, [], generators, None
     StatePickler(file, plan).dump(content)

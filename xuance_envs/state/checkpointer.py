@@ -59,21 +59,20 @@ class EnvCheckpointer:
 
     def _save(self, plan: StatePlan, seen: Any, is_fresh: bool) -> bytes:
         plan.check_resources()
-        self_saving_layers = plan.self_saving_layers
         attributes: list[dict[str, Any] | None] = []
-        for k, (layer, excluded) in enumerate(zip(plan.layers, plan.excluded, strict=True)):
-            if k in self_saving_layers:
+        for layer in plan.layers:
+            if layer.saves_itself:
                 attributes.append(None)
                 continue
             values = dict(layer.items()) if layer.slots else layer.attributes.copy()
-            for name in excluded:
+            for name in layer.excluded:
                 del values[name]
             attributes.append(values)
         handled = [handler.save(obj, owner) for handler, obj, owner, _ in plan.handled]
         # The public property creates a missing generator, and has no setter.
         generators = {
             name: generator
-            for name, space in plan.named_spaces
+            for name, space in plan.spaces.items()
             if (generator := space._np_random) is not None
         }
         names = plan.excluded_names
@@ -124,9 +123,9 @@ class EnvCheckpointer:
                 f"environment or wrapper), got {len(attributes)} and {len(names)}",
             )
         pairs = target.handled(handled) if handled or plan.kept or is_old else []
-        if not plan.generator_names.issuperset(generators):
-            unknown = sorted(set(generators) - plan.generator_names)
-            own = sorted(plan.generator_names)
+        if not plan.spaces.keys() >= set(generators):
+            unknown = sorted(set(generators) - plan.spaces.keys())
+            own = sorted(plan.spaces)
             raise FaultError("", f"expected generators of the spaces {own}, got those of {unknown}")
         doubts: list[str] = []
         for handler, obj, value, _ in pairs:
@@ -156,12 +155,12 @@ class PreparedRestore:
         same_names = names == plan.excluded_names
         for k, values in enumerate(self.attributes):
             if values is not None:
-                plan.layers[k].replace(values, plan.excluded[k], None if same_names else names[k])
+                plan.layers[k].replace(values, None if same_names else names[k])
         for handler, obj, value, owner in self.handled:
             handler.load(obj, value, owner)
             if self.rng_fork is not None and handler.fork is not None:
                 handler.fork(obj, self.rng_fork)
-        for name, space in plan.named_spaces:
+        for name, space in plan.spaces.items():
             space._np_random = self.generators.get(name)
 
 

@@ -19,11 +19,13 @@ WRAPPED_ENV_ATTRIBUTES = ("env", "legacy_env")
 class Layer:
     """Attributes of one layer, in its ``__dict__`` and slots."""
 
-    __slots__ = ("attributes", "obj", "slots")
+    __slots__ = ("attributes", "excluded", "obj", "saves_itself", "slots")
 
     def __init__(self, obj: Any) -> None:
         self.obj = obj
         self.attributes: dict[str, Any] = getattr(obj, "__dict__", {})
+        self.excluded: dict[str, Any] = {}  # attributes that are never saved
+        self.saves_itself = False
         self.slots = slots_of(type(obj))
         keep_access_fast(self.attributes)
 
@@ -37,15 +39,18 @@ class Layer:
         if self.slots:
             yield from slot_items(self.obj, self.slots)
 
+    def saved_items(self) -> list[tuple[str, Any]]:
+        """Return the attributes to be saved; none if the layer saves itself."""
+        items = () if self.saves_itself else self.items()
+        return [item for item in items if item[0] not in self.excluded]
+
     def get(self, name: str) -> Any:
         """Return the value of an instance attribute, or None."""
         return dict(self.items()).get(name) if self.slots else self.attributes.get(name)
 
-    def replace(
-        self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
-    ) -> None:
-        """Set ``values``; delete attributes that are not in ``values``, ``kept`` or ``others``."""
-        own = self.attributes
+    def replace(self, values: Mapping[str, Any], others: str | None) -> None:
+        """Set ``values``; delete attributes not in them, the excluded ones or ``others``."""
+        own, kept = self.attributes, self.excluded
         if not self.slots:
             before = len(own)
             own.update(values)

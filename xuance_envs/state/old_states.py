@@ -33,7 +33,7 @@ def converted(content: tuple[Any, ...], plan: StatePlan) -> tuple[Any, ...]:
     ):
         if len(own) != len(given):
             raise FaultError("", f"expected the state of {len(own)} {what}, got {len(given)}")
-    found = zip(plan.space_names, generators, strict=True)
+    found = zip(plan.spaces, generators, strict=True)
     values = {id(obj): value for obj, value in zip(objects, handled, strict=True)}
     states = [values.get(id(obj)) for _, obj, _, _ in plan.handled]
     return plan.table, 0, names, attributes, states, dict(found), seen
@@ -72,9 +72,9 @@ def _check_digests(digests: Mapping[str, tuple[int, str]], plan: StatePlan) -> N
 def _handled_objects(plan: StatePlan) -> Iterator[Any]:
     """Yield the objects whose states version 0.2 saved, in the saved order."""
     seen: set[int] = set()
-    for k, layer in enumerate(plan.layers):
+    for layer in plan.layers:
         items = [value for _, value in layer.items()]
-        for value in [layer.obj] if k in plan.self_saving_layers else items:
+        for value in [layer.obj] if layer.saves_itself else items:
             is_layer = len(plan.known.get(id(value), ())) == 1 and value is not layer.obj
             if not is_layer and id(value) not in seen and handler_of(type(value)) is not None:
                 seen.add(id(value))

@@ -82,37 +82,33 @@ class StatePlan:
     def __init__(self, env: Any) -> None:
         self.layers = layers_of(env)
         self.known: dict[int, Path] = {id(layer.obj): (k,) for k, layer in enumerate(self.layers)}
-        self.excluded: list[dict[str, Any]] = []
         self.kept: list[Kept] = []
         self.kept_numbers: dict[int, int] = {}
-        self.self_saving_layers: set[int] = set()
-        self.spaces: list[Any] = []
-        self.space_names: list[str] = []
+        self.spaces: dict[str, Any] = {}
         self.resources: list[str] = []
         self._kept_resources: list[Kept] = []
         for k, layer in enumerate(self.layers):
             handler = handler_of(type(layer.obj))
-            self.excluded.append(dict(self._excluded_attributes(k, layer)))
+            layer.excluded.update(self._excluded_attributes(k, layer))
             if handler is not None:
                 self.kept.append(Kept(layer.obj, handler, [(k,)]))
-                self.self_saving_layers.add(k)
+                layer.saves_itself = True
         self._objects = [layer.obj for layer in self.layers]
         self._kinds = [*map(type, self._objects)]
-        self.held = self._walk()
+        self.held = Walk(self.layers, self.known)
         self._keep(self.held.found.values())
         self.resources += self._caches()
-        self.excluded_names = [" ".join(excluded) for excluded in self.excluded]
-        held = list(zip(self.layers, self.excluded, strict=True))
-        self._slotted_layers = [(layer, excluded) for layer, excluded in held if layer.slots]
+        self.excluded_names = [" ".join(layer.excluded) for layer in self.layers]
+        self._slotted_layers = [layer for layer in self.layers if layer.slots]
         self._excluded_in_dicts = [
             (k, *item)
-            for k, (layer, excluded) in enumerate(held)
+            for k, layer in enumerate(self.layers)
             if not layer.slots
-            for item in excluded.items()
+            for item in layer.excluded.items()
         ]
         self._bounds = [
             value.reshape(-1).view(np.uint8).data
-            for space in self.spaces
+            for space in self.spaces.values()
             for value in vars(space).values()
             if isinstance(value, np.ndarray)
             and value.flags.c_contiguous
@@ -123,7 +119,7 @@ class StatePlan:
         self._attributes = [layer.attributes for layer in self.layers]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
         self.handled = [
-            (kept.handler, kept.obj, self.layers[kept.paths[0][0]].obj, kept.paths[0])
+            (kept.handler, kept.obj, self.owner(kept.paths[0]), kept.paths[0])
             for kept in self.kept
             if kept.handler
         ]
@@ -138,13 +134,9 @@ class StatePlan:
             **{each: (rebuild.there, (path,)) for each, path in self.known.items()},
             **{each: (rebuild.kept, (n,)) for each, n in self.kept_numbers.items()},
         }
-        names = [name for layer, own in held for name, _ in layer.items() if name not in own]
+        names = [name for layer in self.layers for name, _ in layer.saved_items()]
         self.prelude = Prelude.of(*([_KeptTable(self.table)] if self.table else []), *names)
-        self.generator_names = frozenset(self.space_names)
-        self.attribute_types = [
-            type(None) if k in self.self_saving_layers else dict for k in range(len(self.layers))
-        ]
-        self.named_spaces = list(zip(self.space_names, self.spaces, strict=True))
+        self.attribute_types = [type(None) if la.saves_itself else dict for la in self.layers]
         extra: dict[str, Any] = {"libraries": set()}
         for handler, obj, owner, path in self.handled:
             if handler.describe is not None:
@@ -154,8 +146,9 @@ class StatePlan:
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
         self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
         # After the fingerprint: it calls ``repr`` of spaces, which adds attributes to them.
-        self._known_spaces = [(vars(space), _known_attributes(space)) for space in self.spaces]
-        for space in self.spaces:
+        spaces = self.spaces.values()
+        self._known_spaces = [(vars(space), _known_attributes(space)) for space in spaces]
+        for space in spaces:
             keep_access_fast(space.__dict__)
 
     def _excluded_attributes(self, k: int, layer: Layer) -> Iterator[tuple[str, Any]]:
@@ -165,9 +158,8 @@ class StatePlan:
                 stays = name in WRAPPED_ENV_ATTRIBUTES
             elif is_space(value):
                 if id(value) not in self.known:
-                    parts = list(subspaces(value))
-                    self.spaces += parts
-                    self.space_names += [f"{k}.{name}.{n}" for n in range(len(parts))]
+                    parts = enumerate(subspaces(value))
+                    self.spaces.update({f"{k}.{name}.{n}": part for n, part in parts})
                 stays = True
             else:
                 stays = name in _EXCLUDED_NAMES or _is_recorder_method(value)
@@ -175,17 +167,9 @@ class StatePlan:
                 self.known.setdefault(id(value), (k, name))
                 yield name, value
 
-    def _walk(self) -> Walk:
-        walk = Walk(self.layers, self.known)
-        for k, (layer, excluded) in enumerate(zip(self.layers, self.excluded, strict=True)):
-            if k not in self.self_saving_layers:
-                walk.add_layer(k, {n: v for n, v in layer.items() if n not in excluded})
-        walk.run()
-        return walk
-
     def update_index(self) -> None:
         """Update the index of the functions and classes that the environment holds."""
-        self.held = self._walk()
+        self.held = Walk(self.layers, self.known)
         self.__dict__.pop("code", None)
 
     def _keep(self, found: Iterable[Kept]) -> None:
@@ -196,7 +180,7 @@ class StatePlan:
                 self._kept_resources.append(kept)
             if [len(path) for path in kept.paths] == [2]:  # only one attribute holds it
                 k, name = kept.paths[0]
-                self.excluded[k][name] = kept.obj
+                self.layers[k].excluded[name] = kept.obj
                 self.known[id(kept.obj)] = k, name
                 if kept.handler is None:
                     continue
@@ -244,9 +228,9 @@ class StatePlan:
         for k, name, value in self._excluded_in_dicts:
             if layers[k].get(name) is not value:
                 return False
-        for layer, excluded in self._slotted_layers:
+        for layer in self._slotted_layers:
             attributes = dict(layer.items())
-            for name, value in excluded.items():
+            for name, value in layer.excluded.items():
                 if attributes.get(name) is not value:
                     return False
         for kept in self._located:
@@ -258,8 +242,7 @@ class StatePlan:
     @functools.cached_property
     def code(self) -> CodeIndex:
         """Classes and functions that a state may refer to."""
-        kinds = [type(layer.obj) for layer in self.layers]
-        return CodeIndex(self.held.functions, [*kinds, *self.held.classes])
+        return CodeIndex(self.held.functions, [*self._kinds, *self.held.classes])
 
     def facts(self, used: Iterable[Any]) -> Facts:
         """Return the constants of the layers' classes, and of the classes and functions in use."""
@@ -268,7 +251,7 @@ class StatePlan:
 
     @functools.cached_property
     def _constants(self) -> Constants:
-        return Constants([type(layer.obj) for layer in self.layers], self.tokens())
+        return Constants(self._kinds, self.tokens())
 
     def find_kept(self, table: tuple[Any, ...]) -> list[Any]:
         """Return this environment's objects that correspond to the objects in a saved table."""
@@ -323,21 +306,20 @@ class StatePlan:
     def tokens(self) -> dict[int, Any]:
         """Return tokens, by id, for objects that comparisons do not decompose."""
         found: dict[int, Any] = {}
-        for excluded in self.excluded:
-            found.update({id(value): ("kept", type_name(value)) for value in excluded.values()})
+        for layer in self.layers:
+            values = layer.excluded.values()
+            found.update({id(value): ("kept", type_name(value)) for value in values})
         return found | {id(layer.obj): ("layer", k) for k, layer in enumerate(self.layers)}
 
     def contents(self) -> Attributes:
         """Return all saved values: attributes, states of handled objects, spaces' generators."""
         found = Attributes()
-        for k, (layer, excluded) in enumerate(zip(self.layers, self.excluded, strict=True)):
-            if k not in self.self_saving_layers:
-                for name, value in sorted(layer.items()):
-                    if name not in excluded:
-                        found[f"{layer.name}.{name}"] = value
+        for layer in self.layers:
+            for name, value in sorted(layer.saved_items()):
+                found[f"{layer.name}.{name}"] = value
         for handler, obj, owner, path in sorted(self.handled, key=lambda k: self.text(k[3])):
             found[f"the state of {self.text(path)}"] = handler.save(obj, owner)
-        for name, space in zip(self.space_names, self.spaces, strict=True):
+        for name, space in self.spaces.items():
             found[f"the generator of space {name}, {space}"] = space._np_random
         return found
 

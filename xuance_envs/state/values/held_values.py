@@ -64,13 +64,11 @@ class Walk:
         self._layers = layers
         self._known = known
         self._seen: dict[int, Any] = {}
-        self._waiting: deque[tuple[Any, Path]] = deque()
-
-    def add_layer(self, k: int, attributes: dict[str, Any]) -> None:
-        self._waiting += [(value, (k, name)) for name, value in attributes.items()]
-
-    def run(self) -> None:
-        """Visit all values, those nearest to a layer first."""
+        self._waiting: deque[tuple[Any, Path]] = deque(
+            (value, (k, name))
+            for k, layer in enumerate(layers)
+            for name, value in layer.saved_items()
+        )
         while self._waiting:
             value, path = self._waiting.popleft()
             kind: Any = type(value)
