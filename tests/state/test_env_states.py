@@ -16,7 +16,7 @@ from stateful_envs import Collector
 
 from xuance_envs import DummyVecEnv, EnvStates, Gym_Env, StateError
 from xuance_envs.state import file_format, target
-from xuance_envs.state.saved_env import SavedEnv
+from xuance_envs.state.file_format import SavedEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -26,7 +26,7 @@ from xuance_envs.state import rebuild
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.target import Target
-from xuance_envs.state.values.code_index import CodeIndex
+from xuance_envs.state.values.functions import CodeIndex
 
 
 class Plain:

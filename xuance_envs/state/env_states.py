@@ -13,8 +13,8 @@ import numpy as np
 from xuance_envs.errors import StateError, counted
 from xuance_envs.state import file_format
 from xuance_envs.state.faults import FaultError
+from xuance_envs.state.file_format import Facts, SavedEnv
 from xuance_envs.state.pickling import dumps_plain, loads_plain
-from xuance_envs.state.saved_env import Facts, SavedEnv
 
 __all__ = ["EnvStates"]
 

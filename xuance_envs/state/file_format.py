@@ -23,13 +23,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from xuance_envs._version import __version__
 from xuance_envs.errors import StateError
 from xuance_envs.state.faults import FaultError, type_phrase
-from xuance_envs.state.saved_env import Facts, SavedEnv
 from xuance_envs.state.unpickling import check_safe
 
 MAGIC = b"\x89XENVS\r\n"
@@ -40,8 +40,22 @@ _CHECKSUM = 16
 _MAX_BYTES = 1 << 36
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 20}]
 
-Contents = tuple[Sequence[SavedEnv], Facts, Mapping[str, bytes]]
-"""Environment states, their descriptions by digest, and shared data by name."""
+Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
+"""Descriptions of environments and their library versions, by digest."""
+
+
+@dataclass(frozen=True)
+class SavedEnv:
+    elsewhere: ClassVar[str] = ""
+
+    env: bytes
+    digest: bytes
+    replays: bool = False
+    extras: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.env) + sum(map(len, self.extras.values()))
 
 
 def write(
@@ -91,8 +105,8 @@ def header_of(data: bytes) -> dict[str, Any]:
     return _verify(data)[0]
 
 
-def read(data: bytes, trusted: bool) -> Contents:
-    """Read states; untrusted data is checked for unsafe classes."""
+def read(data: bytes, trusted: bool) -> tuple[list[SavedEnv], Facts, dict[str, bytes]]:
+    """Read states, facts and shared data; untrusted data is checked for unsafe classes."""
     header, packed = _verify(data)
     try:
         raw = _decompress(packed, header["bytes"])

@@ -21,8 +21,8 @@ from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.state_plan import PRELUDE, PROTOCOL, StatePlan
 from xuance_envs.state.target import SAFE_CLASSES
 from xuance_envs.state.unpickling import StateUnpickler, check_safe
-from xuance_envs.state.values.code_index import CodeIndex
 from xuance_envs.state.values.functions import (
+    CodeIndex,
     cell_content,
     class_digest,
     code_digest,

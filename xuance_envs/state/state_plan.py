@@ -29,12 +29,10 @@ from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, keep_access_fast, layers_of
 from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
 from xuance_envs.state.values.canonical import Difference, first_difference
-from xuance_envs.state.values.code_index import CodeIndex
 from xuance_envs.state.values.constants import Constants, Facts
-from xuance_envs.state.values.foreign import FOREIGN
-from xuance_envs.state.values.functions import is_installed
+from xuance_envs.state.values.functions import CodeIndex, is_installed
 from xuance_envs.state.values.graph import Attributes, follow, step_text
-from xuance_envs.state.values.held_values import Kept, Path, Walk
+from xuance_envs.state.values.held_values import FOREIGN, Kept, Path, Walk
 from xuance_envs.state.values.reducers import memory_owner
 from xuance_envs.state.values.resources import name_of, why_not_kept
 

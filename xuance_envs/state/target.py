@@ -15,13 +15,13 @@ from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import Handler
 from xuance_envs.state.state_plan import StatePlan
-from xuance_envs.state.values.foreign import FOREIGN, handler_for
 from xuance_envs.state.values.functions import (
     code_digest,
     find_named,
     full_name,
     functions_of_class,
 )
+from xuance_envs.state.values.held_values import FOREIGN, handler_for
 
 _SAFE = {
     "builtins": "complex frozenset set bytearray range slice int float list dict",

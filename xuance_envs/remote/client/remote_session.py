@@ -25,7 +25,7 @@ from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.spaces import reward_space_from_wire, space_from_wire
 from xuance_envs.remote.wire.values import from_wire
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.state.saved_env import SavedEnv
+from xuance_envs.state.file_format import SavedEnv
 
 T = TypeVar("T")
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import class_name
-from xuance_envs.state.handlers import Handler
+from xuance_envs.state.faults import FaultError, MismatchError, class_name
+from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import Layer
-from xuance_envs.state.values.foreign import handler_for
 from xuance_envs.state.values.functions import full_name
 from xuance_envs.state.values.graph import ATOMIC, parts_of
-from xuance_envs.state.values.reducers import BUFFERS, memory_owner
+from xuance_envs.state.values.reducers import BUFFERS, has_foreign_memory, memory_owner
 from xuance_envs.state.values.resources import is_resource
 
 Path = tuple[Any, ...]
@@ -41,6 +40,38 @@ def why_refused(kind: Any) -> str | None:
     if not _SHARED.isdisjoint(map(class_name, kind.__mro__)):
         return "other processes share it"
     return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None
+
+
+def _save_foreign(array: Any, _: Any) -> tuple[bytes, str, tuple[int, ...]]:
+    return array.tobytes(), array.dtype.str, array.shape
+
+
+def _check_foreign(array: Any, value: Any) -> None:
+    content, dtype, shape = value
+    if (dtype, tuple(shape)) != (array.dtype.str, array.shape) or len(content) != array.nbytes:
+        raise MismatchError(
+            "array that is stored in another library's memory",
+            f"{dtype} {shape}",
+            f"{array.dtype.str} {array.shape}",
+        )
+    if not array.flags.writeable and content != array.tobytes():
+        raise FaultError("", "a read-only array in a library's memory differs from the saved one")
+
+
+def _load_foreign(array: Any, value: Any, _: Any) -> None:
+    if array.flags.writeable:
+        content, dtype, shape = value
+        array[...] = np.frombuffer(content, dtype).reshape(shape)
+
+
+FOREIGN = Handler(_save_foreign, _load_foreign, _check_foreign)
+
+
+def handler_for(value: Any) -> Handler | None:
+    """Return the handler of an object; arrays in another library's memory have one, too."""
+    if type(value) is np.ndarray:
+        return FOREIGN if has_foreign_memory(value) else None
+    return handler_of(type(value))
 
 
 @dataclass
