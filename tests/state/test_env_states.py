@@ -15,7 +15,7 @@ from comparing import assert_same
 from stateful_envs import Collector
 
 from xuance_envs import DummyVecEnv, EnvStates, Gym_Env, StateError
-from xuance_envs.state import file_format, target
+from xuance_envs.state import file_format, unpickling
 from xuance_envs.state.file_format import SavedEnv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,7 +206,7 @@ def test_classes_of_others_are_read_only_where_they_are_trusted() -> None:
 
 
 def test_what_is_harmless_is_a_short_list() -> None:
-    assert len(target.SAFE_CLASSES) < 40
+    assert len(unpickling.SAFE_CLASSES) < 40
 
 
 def test_extras_travel_along(state: EnvStates) -> None:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from xuance_envs.state import rebuild
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.target import Target
+from xuance_envs.state.unpickling import Target
 from xuance_envs.state.values.functions import CodeIndex
 
 

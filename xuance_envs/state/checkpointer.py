@@ -17,7 +17,7 @@ from xuance_envs.state.faults import FaultError, type_name, type_phrase
 from xuance_envs.state.handlers import Handler
 from xuance_envs.state.pickling import StalePlanError, StatePickler
 from xuance_envs.state.state_plan import StatePlan
-from xuance_envs.state.unpickling import StateUnpickler
+from xuance_envs.state.unpickling import StateUnpickler, Target
 from xuance_envs.state.values.constants import check as check_constants
 from xuance_envs.state.values.graph import parts_of
 from xuance_envs.state.values.held_values import Path
@@ -105,7 +105,7 @@ class EnvCheckpointer:
             content = state.load()
             is_old = len(content) == _PARTS_OF_0_2
             if is_old:
-                state.resolved.kept_table(plan.table)
+                state.target.kept_table(plan.table)
                 content = old_states.converted(content, plan)
             _, _, names, attributes, handled, generators, seen = content
             facts = state.load_facts()
@@ -113,7 +113,7 @@ class EnvCheckpointer:
             raise
         except Exception as error:
             raise FaultError("", f"cannot read the state: {type_name(error)}: {error}") from error
-        target = state.resolved
+        target: Target = state.target
         if not is_old and facts != (here := plan.facts(target.used)):
             check_constants(facts, here)
         if not len(names) == len(attributes) == len(plan.layers):

@@ -19,8 +19,7 @@ from xuance_envs.state.faults import FaultError, type_name, type_phrase
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.state_plan import PRELUDE, PROTOCOL, StatePlan
-from xuance_envs.state.target import SAFE_CLASSES
-from xuance_envs.state.unpickling import StateUnpickler, check_safe
+from xuance_envs.state.unpickling import SAFE_CLASSES, StateUnpickler, check_safe
 from xuance_envs.state.values.functions import (
     CodeIndex,
     cell_content,

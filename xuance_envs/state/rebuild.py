@@ -29,7 +29,7 @@ NEW_RESOURCES: dict[str, Any] = {
 
 
 TARGET_FUNCTIONS: list[str] = []
-"""Names of the functions that :class:`~xuance_envs.state.target.Target` defines."""
+"""Names of the functions that :class:`~xuance_envs.state.unpickling.Target` defines."""
 
 
 def _of_target(name: str) -> Any:
