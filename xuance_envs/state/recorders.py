@@ -13,20 +13,14 @@ def record(env: Any) -> None:
     """Attach a recorder to an environment of ale-py or Box2D; copy MuJoCo's models."""
     if sys.modules.keys().isdisjoint(("ale_py", "Box2D", "mujoco")):
         return
+    from xuance_envs.state import ale, box2d, mujoco  # importing them takes milliseconds
+
+    recorders: dict[str, Callable[[Any], Any]] = {
+        ale.ALE_ENV_CLASS: ale.ALEActionRecorder.attach,
+        box2d.REPLAYED_CLASS: box2d.Box2DRecorder,
+    }
     innermost = getattr(env, "unwrapped", env)
-    recorders: dict[str, Callable[[Any], Any]] = {}
-    if "ale_py" in sys.modules:
-        from xuance_envs.state import ale
-
-        recorders[ale.ALE_ENV_CLASS] = ale.ALEActionRecorder.attach
-    if "Box2D" in sys.modules:
-        from xuance_envs.state import box2d
-
-        recorders[box2d.REPLAYED_CLASS] = box2d.Box2DRecorder
-    if "mujoco" in sys.modules:
-        from xuance_envs.state import mujoco
-
-        mujoco.keep_original_models(innermost)
+    mujoco.keep_original_models(innermost)
     for kind in type(innermost).__mro__:
         if (begin := recorders.get(class_name(kind))) is not None:
             begin(innermost)
