@@ -59,7 +59,12 @@ class Fingerprint:
             "observation space": _space_digest(layers[0].obj.observation_space),
             "action space": _space_digest(layers[0].obj.action_space),
             _ARGUMENTS: digest(_plain(getattr(spec, "kwargs", None))).hex(),
-            "inner spaces": _inner_spaces(layers),
+            "inner spaces": [
+                f"{layer.name}.{name}: {_space_digest(value)}"
+                for layer in layers
+                for name, value in sorted(layer.items())
+                if is_space(value)
+            ],
             **({RESOURCES: list(resources)} if resources else {}),
             **extra,
         }
@@ -135,16 +140,6 @@ def _plain(value: Any) -> Any:
     if kind in ATOMIC or kind in (set, frozenset, np.ndarray, types.FunctionType):
         return value
     return full_name(value if isinstance(value, type) else kind)
-
-
-def _inner_spaces(layers: Sequence[Layer]) -> list[str]:
-    """Return digests of the spaces that layers hold as attributes."""
-    return [
-        f"{layer.name}.{name}: {_space_digest(value)}"
-        for layer in layers
-        for name, value in sorted(layer.items())
-        if is_space(value)
-    ]
 
 
 def _space_digest(space: Any) -> str:
