@@ -123,9 +123,8 @@ class EnvCheckpointer:
                 f"environment or wrapper), got {len(attributes)} and {len(names)}",
             )
         pairs = target.handled(handled) if handled or plan.kept or is_old else []
-        if not plan.spaces.keys() >= set(generators):
-            unknown = sorted(set(generators) - plan.spaces.keys())
-            own = sorted(plan.spaces)
+        if not generators.keys() <= plan.spaces.keys():
+            unknown, own = sorted(generators.keys() - plan.spaces.keys()), sorted(plan.spaces)
             raise FaultError("", f"expected generators of the spaces {own}, got those of {unknown}")
         doubts: list[str] = []
         for handler, obj, value, _ in pairs:

@@ -18,10 +18,9 @@ from xuance_envs.state import rebuild
 from xuance_envs.state.faults import FaultError, type_name, type_phrase
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.handlers import handler_of
-from xuance_envs.state.state_plan import PRELUDE, PROTOCOL, StatePlan
+from xuance_envs.state.state_plan import PROTOCOL, StatePlan
 from xuance_envs.state.unpickling import SAFE_CLASSES, StateUnpickler, check_safe
 from xuance_envs.state.values.functions import (
-    CodeIndex,
     cell_content,
     class_digest,
     code_digest,
@@ -38,7 +37,7 @@ from xuance_envs.state.values.reducers import (
     dict_holders,
     has_foreign_memory,
     hidden_attributes,
-    incomplete,
+    inherited_reducer,
     overrides_pickling,
     reduce_with_dict,
     reduction,
@@ -47,7 +46,7 @@ from xuance_envs.state.values.resources import is_resource, name_of, why_not_kep
 from xuance_envs.state.values.tensors import (
     TensorStorage,
     is_plain_tensor,
-    is_tensor_class,
+    is_tensor,
     storage_address,
     why_not_saved,
 )
@@ -123,13 +122,13 @@ class StatePickler(pickle.Pickler):
                     "", reason or "it cannot be reached by attributes and keys; it may be in a set"
                 )
             return rebuild.new_resource, (name_of(kind),)
-        if is_tensor_class(kind):
+        if is_tensor(obj):
             self._check_tensor(obj)
         if not self._tried and dict_holders(obj) > ONE_HOLDER:
             return reduce_with_dict(obj)
         if kind is object and (found := self._sentinel(obj)) is not None:
             return found
-        if incomplete(kind):
+        if inherited_reducer(kind) is not None:
             return reduction(obj)
         return self._reduce_completely(obj) if overrides_pickling(kind) else NotImplemented
 
@@ -191,7 +190,7 @@ class StatePickler(pickle.Pickler):
             if first <= start and end <= last:
                 return rebuild.array_storage, (owner, start - first, end - start)
         self._memory.append((start, end, obj.bytes))
-        return reduction(obj)
+        return rebuild.storage, (obj.bytes.numpy().tobytes(),)
 
     @override
     def dump(self, obj: Any) -> None:
@@ -276,22 +275,8 @@ _OWN_REDUCERS: dict[Any, Callable[[StatePickler, Any], Any]] = {
 }
 
 
-class _NoPlan:
-    """Plan for data that belongs to no environment."""
-
-    references = rebuild.REFERENCES
-    prelude = PRELUDE
-    foreign_owners: frozenset[int] = frozenset()
-    attributes_are_shared = bool
-    layers: tuple[Any, ...] = ()
-    code = CodeIndex((), ())
-    held = types.SimpleNamespace(named={}, functions=(), buffers=())
-
-    def resolve(self, path: Any) -> Any:
-        raise LookupError(path)
-
-
-_NO_PLAN: Any = _NoPlan()
+_NO_PLAN = StatePlan(None)
+"""Plan for data that belongs to no environment."""
 
 
 def dumps_plain(value: Any) -> bytes:

@@ -28,7 +28,7 @@ from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, keep_access_fast, layers_of
 from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
-from xuance_envs.state.values.canonical import Difference, first_difference
+from xuance_envs.state.values.canonical import first_difference
 from xuance_envs.state.values.constants import Constants, Facts
 from xuance_envs.state.values.functions import CodeIndex, is_installed
 from xuance_envs.state.values.graph import Attributes, follow, step_text
@@ -61,9 +61,6 @@ class Prelude(NamedTuple):
         return cls(BEGINS_WITH_PRELUDE + file.getvalue(), pickler.memo)
 
 
-PRELUDE = Prelude.of()
-
-
 @dataclass
 class _KeptTable:
     """Types and paths of a plan's kept objects; pickled before all references to them."""
@@ -75,7 +72,7 @@ class _KeptTable:
 
 
 class StatePlan:
-    """Plan for saving and loading one environment."""
+    """Plan for saving and loading one environment; None stands for no environment."""
 
     def __init__(self, env: Any) -> None:
         self.layers = layers_of(env)
@@ -142,7 +139,8 @@ class StatePlan:
                 extra["libraries"].add(library)
                 for name, fact in facts.items():
                     extra[name if name not in extra else f"{name} of {self.text(path)}"] = fact
-        self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
+        if self.layers:
+            self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
         # After the fingerprint: it calls ``repr`` of spaces, which adds attributes to them.
         spaces = self.spaces.values()
         self._known_spaces = [(vars(space), _known_attributes(space)) for space in spaces]
@@ -291,7 +289,9 @@ class StatePlan:
             if reason is not None:
                 raise self.fault(kept.paths[0], kept.obj, f"cannot be saved: {reason}")
 
-    def first_difference(self, other: StatePlan, ignoring: Iterable[str] = ()) -> Difference | None:
+    def first_difference(
+        self, other: StatePlan, ignoring: Iterable[str] = ()
+    ) -> tuple[str, str, str] | None:
         """Return the first difference in state from another environment of the same kind."""
         plans = [StatePlan(plan.layers[0].obj) for plan in (self, other)]
         contents = [plan.contents() for plan in plans]

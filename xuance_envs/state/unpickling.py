@@ -71,7 +71,7 @@ class Target:
         self.there = plan.resolve
         self.kept = self.kept_objects.__getitem__
         self._plan = plan
-        self._looked_again = not plan.layers
+        self._looked_again = False
         self._trusted = trusted
         self._spawn = spawn
 

@@ -9,7 +9,7 @@ import hashlib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,13 @@ from xuance_envs.state.rebuild import address_of
 from xuance_envs.state.values.graph import (
     Node,
     Step,
-    Unordered,
     is_atomic_sequence,
     node,
     step_text,
 )
 from xuance_envs.state.values.reducers import memory_owner
 from xuance_envs.state.values.resources import is_resource
-from xuance_envs.state.values.tensors import is_tensor_class, storage_address
+from xuance_envs.state.values.tensors import is_tensor, storage_address
 
 _DIGEST = 12
 _MAX_TEXT = 200
@@ -38,14 +37,6 @@ _MAX_NESTED = 50_000
 
 _Steps = tuple[Any, Step | None] | None
 """Path as a linked list: the path to the container, and the step from there."""
-
-
-class Difference(NamedTuple):
-    """First difference between two values, with its path and a description of both."""
-
-    path: str
-    one: str
-    other: str
 
 
 class ValueTokens:
@@ -80,10 +71,10 @@ class ValueTokens:
                 self._numbers[id(value)] = "same", len(self._numbers)
             self._alive.append(value)  # a temporary's id could be used again
             head = found.head
-            if isinstance(found.parts, Unordered):
-                head = (head, sorted(self._element(item, steps) for _, item in found.parts))
-            else:
+            if found.is_ordered:
                 waiting += [(part, (steps, step)) for step, part in reversed([*found.parts])]
+            else:
+                head = (head, sorted(self._element(item, steps) for _, item in found.parts))
             yield head, steps, value
 
     def _element(self, item: Any, steps: _Steps) -> bytes:
@@ -115,10 +106,9 @@ class ValueTokens:
     def _place(self, value: Any) -> tuple[int, int]:
         """Return a number for an array's memory block, and the array's position in it."""
         owner = memory_owner(value)
-        kind: Any = type(owner)
         self._alive.append(owner)
         address = address_of(value)
-        key = storage_address(owner) if is_tensor_class(kind) else id(owner)
+        key = storage_address(owner) if is_tensor(owner) else id(owner)
         number, first = self._memory.setdefault(key, (len(self._memory), address))
         return number, address - first
 
@@ -138,8 +128,8 @@ def first_difference(
     other: Any,
     known: Mapping[int, Any] | None = None,
     other_known: Mapping[int, Any] | None = None,
-) -> Difference | None:
-    """Return where two values first differ, or None."""
+) -> tuple[str, str, str] | None:
+    """Return where two values first differ, as path and description of both, or None."""
     nothing: Any = (None, None, None)
     found = zip_longest(
         ValueTokens(known).of(one), ValueTokens(other_known).of(other), fillvalue=nothing
@@ -147,7 +137,7 @@ def first_difference(
     for (token, steps, value), (other_token, other_steps, other_value) in found:
         if token != other_token or (steps and steps[1]) != (other_steps and other_steps[1]):
             path = path_text(steps if token is not None else other_steps)
-            return Difference(path, abbreviated(value), abbreviated(other_value))
+            return path, abbreviated(value), abbreviated(other_value)
     return None
 
 

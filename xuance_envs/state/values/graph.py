@@ -32,7 +32,7 @@ from xuance_envs.state.values.reducers import (
     reduction,
 )
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
-from xuance_envs.state.values.tensors import is_tensor_class
+from xuance_envs.state.values.tensors import is_tensor
 
 Step = Any
 """Part of a path: a key of a container, or a tuple (kind, name)."""
@@ -61,6 +61,8 @@ class Node(NamedTuple):
     parts: Iterable[tuple[Step | None, Any]] = ()
     is_shared: bool = True
     """True if all references to this value must stay references to a single object."""
+    is_ordered: bool = True
+    """False if the order of the parts depends on the process."""
 
 
 def node(value: Any) -> Node:
@@ -75,7 +77,7 @@ def node(value: Any) -> Node:
         return Node(("class", full_name(value)), (), is_shared=False)
     if isinstance(value, np.ndarray):
         return _array(value)
-    if is_tensor_class(kind):
+    if is_tensor(value):
         return _tensor(value)
     return _member(value) if isinstance(value, enum.Enum) else _object(value)
 
@@ -128,7 +130,8 @@ def _sequence(value: Any) -> Node:
 
 
 def _set(value: Any) -> Node:
-    return Node((type(value).__name__, len(value)), Unordered(value), type(value) is set)
+    parts = [(None, item) for item in value]
+    return Node((type(value).__name__, len(value)), parts, type(value) is set, is_ordered=False)
 
 
 class Attributes(dict[str, Any]):
@@ -137,13 +140,6 @@ class Attributes(dict[str, Any]):
 
 def _attributes(value: Attributes) -> Node:
     return Node("attributes", [(("name", k), item) for k, item in value.items()])
-
-
-class Unordered(tuple[Any, ...]):
-    """Elements of a set, whose order depends on the process."""
-
-    def __iter__(self) -> Any:
-        return ((None, item) for item in super().__iter__())
 
 
 def _function(value: types.FunctionType) -> Node:

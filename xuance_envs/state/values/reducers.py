@@ -31,7 +31,7 @@ NEW_OBJECT: Any = object().__reduce_ex__(2)[0]  # copyreg.__newobj__
 def reduction(value: Any) -> Any:
     """Return how a value is saved: a reduction as in :mod:`pickle`, or the name of a global."""
     kind: Any = type(value)
-    reduce = REDUCERS.get(kind) or _inherited(kind)
+    reduce = REDUCERS.get(kind) or inherited_reducer(kind)
     if reduce is not None and (reduced := reduce(value)) is not NotImplemented:
         return reduced
     reduce = copyreg.dispatch_table.get(kind)
@@ -39,7 +39,7 @@ def reduction(value: Any) -> Any:
 
 
 @functools.cache
-def _inherited(kind: Any) -> Any:
+def inherited_reducer(kind: Any) -> Any:
     """Return the reducer of a class that ``REDUCERS`` does not list, or None."""
     if issubclass(kind, random.Random):
         return _reduce_random_subclass
@@ -81,11 +81,6 @@ def hidden_attributes(value: Any) -> dict[str, Any]:
     slots = slot_items(value, slots_of(type(value)))
     attributes = {**(getattr(value, "__dict__", None) or {}), **dict(slots)}
     return {name: item for name, item in attributes.items() if saved.get(name, saved) is not item}
-
-
-def incomplete(kind: Any) -> bool:
-    """Return whether a class that ``REDUCERS`` does not list needs a reducer."""
-    return _inherited(kind) is not None
 
 
 def dict_holders(value: Any) -> int:
@@ -329,8 +324,9 @@ def _reduce_dict_iterator(value: Any) -> Any:
 
 
 _DICT_ITERATORS: dict[Any, tuple[str, bool]] = {
-    **{type(iter(getattr({}, name)())): (name, False) for name in ("keys", "values", "items")},
-    **{type(reversed(getattr({}, name)())): (name, True) for name in ("keys", "values", "items")},
+    type(make(getattr({}, name)())): (name, make is reversed)
+    for make in (iter, reversed)
+    for name in ("keys", "values", "items")
 }
 
 
@@ -389,7 +385,6 @@ REDUCERS: dict[type, Any] = {
 """Reducers by exact type."""
 
 BY_NAME: dict[str, Any] = {
-    class_name(tensors.TensorStorage): tensors.reduce_storage,
     "torch.Tensor": tensors.reduce_tensor,
     "torch.nn.parameter.Parameter": tensors.reduce_tensor,
     "pygame.surface.Surface": _reduce_surface,

@@ -10,14 +10,13 @@ from typing import Any
 from xuance_envs.state import rebuild
 
 
-def is_tensor(owner: Any) -> bool:
-    kind: Any = type(owner)
-    return is_tensor_class(kind)
+def is_tensor(value: Any) -> bool:
+    kind: Any = type(value)
+    return _is_tensor_class(kind)
 
 
 @functools.cache
-def is_tensor_class(kind: Any) -> bool:
-    """Return whether a class is PyTorch's tensor or derived from it."""
+def _is_tensor_class(kind: Any) -> bool:
     return any((base.__module__, base.__name__) == ("torch", "Tensor") for base in kind.__mro__)
 
 
@@ -82,7 +81,3 @@ def why_not_saved(tensor: Any) -> str | None:
     hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
     has_hooks = any(getattr(tensor, name, None) for name in hooks)
     return "it has hooks for its gradient, which are not saved" if has_hooks else None
-
-
-def reduce_storage(value: TensorStorage) -> Any:
-    return rebuild.storage, (value.bytes.numpy().tobytes(),)
