@@ -50,23 +50,19 @@ class Layer:
 
     def replace(self, values: Mapping[str, Any], others: str | None) -> None:
         """Set ``values``; delete attributes not in them, the excluded ones or ``others``."""
-        own, kept = self.attributes, self.excluded
-        if not self.slots:
-            before = len(own)
-            own.update(values)
-            if others is None and before == len(own) == len(kept) + len(values):
-                return  # the same names as before
-        stays = {*kept, *values, *(others or "").split()}
+        own, slots, before = self.attributes, self.slots, len(self.attributes)
+        own.update({n: v for n, v in values.items() if n not in slots} if slots else values)
+        same_count = before == len(own) == len(self.excluded) + len(values)
+        if same_count and others is None and not slots:
+            return  # the same names as before
+        stays = {*self.excluded, *values, *(others or "").split()}
         for name in [name for name in own if name not in stays]:
             del own[name]
-        for name in self.slots:
-            if name not in stays and hasattr(self.obj, name):
+        for name in slots:
+            if name in values:
+                object.__setattr__(self.obj, name, values[name])
+            elif name not in stays and hasattr(self.obj, name):
                 object.__delattr__(self.obj, name)
-        for name, value in values.items() if self.slots else ():
-            if name in self.slots:
-                object.__setattr__(self.obj, name, value)
-            else:
-                own[name] = value
 
 
 def layers_of(env: Any) -> list[Layer]:
