@@ -15,19 +15,15 @@ from xuance_envs._override import override
 class LazySeedSequence(ISpawnableSeedSequence):
     """Seed sequence that is built on first use, which halves the time to build a generator."""
 
-    def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
-        self._seed_parameters = seed_parameters
+    def __init__(self, parameters: tuple[Any, ...]) -> None:
+        self.parameters = parameters
 
     @cached_property
     def made(self) -> np.random.SeedSequence:
-        entropy, key, pool, spawned = self._seed_parameters
+        entropy, key, pool, spawned = self.parameters
         return np.random.SeedSequence(
             entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned
         )
-
-    def seed_parameters(self) -> tuple[Any, ...]:
-        """Return the current parameters of the seed sequence."""
-        return _parameters(self.made) if "made" in vars(self) else self._seed_parameters
 
     @override
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
@@ -49,12 +45,11 @@ class LazySeedSequence(ISpawnableSeedSequence):
 
 def seed_parameters_of(seed: Any) -> tuple[Any, ...] | None:
     """Return the parameters of a seed sequence; None if the seed is of another type."""
-    if isinstance(seed, np.random.SeedSequence):
-        return _parameters(seed)
-    return seed.seed_parameters() if isinstance(seed, LazySeedSequence) else None
-
-
-def _parameters(seed: np.random.SeedSequence) -> tuple[Any, ...]:
+    if isinstance(seed, LazySeedSequence):
+        if "made" not in vars(seed):
+            return seed.parameters
+    elif not isinstance(seed, np.random.SeedSequence):
+        return None
     return seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned
 
 
