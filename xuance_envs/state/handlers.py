@@ -8,6 +8,7 @@ An environment, a wrapper or an object in their attributes may define two method
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,6 @@ NATIVE: dict[str, Handler] = {}
 """Handlers for classes of native libraries, by qualified class name."""
 
 _registered: dict[type, tuple[Save, Load]] = {}
-_handler_cache: dict[type, Handler | None] = {}
 
 
 def register_state(cls: type, save: Save, load: Load) -> None:
@@ -93,7 +93,7 @@ def register_state(cls: type, save: Save, load: Load) -> None:
         ... )
     """
     _registered[cls] = save, load
-    _handler_cache.clear()
+    _find.cache_clear()
 
 
 def registered() -> dict[type, tuple[Save, Load]]:
@@ -104,18 +104,16 @@ def registered() -> dict[type, tuple[Save, Load]]:
 def merge_registered(others: dict[type, tuple[Save, Load]]) -> None:
     """Add the save and load functions that another process registered, by class."""
     _registered.update(others)
-    _handler_cache.clear()
+    _find.cache_clear()
 
 
-def handler_of(kind: type) -> Handler | None:
+def handler_of(kind: Any) -> Handler | None:
     """Return the handler of a class, or None."""
-    try:
-        return _handler_cache[kind]
-    except KeyError:
-        return _handler_cache.setdefault(kind, _find(kind))
+    return _find(kind)
 
 
-def _find(kind: type) -> Handler | None:
+@functools.cache
+def _find(kind: Any) -> Handler | None:
     for each in kind.__mro__:
         if each in _registered:
             return Handler.of(*_registered[each])
