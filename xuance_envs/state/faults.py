@@ -44,8 +44,7 @@ def to_state_error(env: int, fault: FaultError, command: str) -> StateError:
 
 def type_name(value: Any) -> str:
     """Return the name of a value's type for error messages."""
-    kind = type(value)
-    return class_name(kind).removeprefix("builtins.")
+    return class_name(type(value)).removeprefix("builtins.")
 
 
 def type_phrase(value: Any) -> str:

@@ -62,20 +62,17 @@ def write(
     saved: Sequence[SavedEnv], facts: Facts, shared: Mapping[str, bytes], **notes: Any
 ) -> bytes:
     """Serialize states; ``notes`` are added to the header."""
-    parts: list[bytes] = []
-    envs = []
-    for env in saved:
-        parts += [env.env, *env.extras.values()]
-        envs.append(
-            {
-                "kind": "replay" if env.replays else "snapshot",
-                "what": env.digest.hex(),
-                "bytes": len(env.env),
-                "extras": {name: len(data) for name, data in env.extras.items()},
-            }
-        )
-    parts += shared.values()
-    raw = b"".join(parts)
+    envs = [
+        {
+            "kind": "replay" if env.replays else "snapshot",
+            "what": env.digest.hex(),
+            "bytes": len(env.env),
+            "extras": {name: len(data) for name, data in env.extras.items()},
+        }
+        for env in saved
+    ]
+    parts = [part for env in saved for part in (env.env, *env.extras.values())]
+    raw = b"".join([*parts, *shared.values()])
     packed = lzma.compress(raw, lzma.FORMAT_XZ, filters=_FILTERS)
     libraries = [name for name in ("numpy", "gymnasium") if name in sys.modules]
     header: dict[str, Any] = {
