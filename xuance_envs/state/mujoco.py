@@ -79,10 +79,8 @@ class _Model:
 
     @cached_property
     def digest(self) -> bytes:
-        digest = hashlib.blake2b(digest_size=8)
-        for _, original, size in self.regions:
-            digest.update(_view(original, size))
-        return digest.digest()
+        content = b"".join(_view(original, size) for _, original, size in self.regions)
+        return hashlib.blake2b(content, digest_size=8).digest()
 
     @cached_property
     def _options(self) -> tuple[memoryview, bytes]:
@@ -185,9 +183,8 @@ def _load_model(model: Any, value: tuple[bytes, _Changes] | None, _: Any) -> Non
 
 
 def _describe_model(model: Any, _: Any) -> tuple[str, dict[str, Any]]:
-    digest = hashlib.blake2b(digest_size=8)
-    for name in _STRUCTURE:
-        digest.update(getattr(model, name).tobytes())
+    content = b"".join(getattr(model, name).tobytes() for name in _STRUCTURE)
+    digest = hashlib.blake2b(content, digest_size=8)
     sizes = ", ".join(f"{name}={getattr(model, name)}" for name in ("nq", "nv", "nu", "nbody"))
     return "mujoco", {"model": f"{sizes}, digest {digest.hexdigest()}"}
 

@@ -21,14 +21,12 @@ _LIBRARIES = frozenset({"gymnasium", "gym", "xuance_envs", "ale_py", "mujoco", "
 @functools.lru_cache(maxsize=4096)
 def code_digest(code: types.CodeType) -> bytes:
     """Return a digest of a code object, without line numbers and file names."""
-    digest = hashlib.blake2b(digest_size=_DIGEST)
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     handlers = getattr(code, "co_exceptiontable", b"")
-    digest.update(repr((numbers, names, code.co_code, handlers)).encode())
-    for constant in code.co_consts:
-        digest.update(_constant(constant))
-    return digest.digest()
+    content = repr((numbers, names, code.co_code, handlers)).encode()
+    content += b"".join(map(_constant, code.co_consts))
+    return hashlib.blake2b(content, digest_size=_DIGEST).digest()
 
 
 def _constant(value: Any) -> bytes:
@@ -198,16 +196,12 @@ class CodeIndex:
     def _visible_code(self) -> dict[bytes, Code]:
         found = self._held_code.copy()
         defined = [f for kind in self._visible_classes for _, f in functions_of_class(kind)]
-        for function in [*self._held, *defined, *self._functions_of_modules(defined)]:
+        modules = {id(f.__globals__): f.__globals__ for f in (*self._held, *defined)}
+        values = [value for variables in modules.values() for value in list(variables.values())]
+        named = [value for value in values if isinstance(value, types.FunctionType)]
+        for function in [*self._held, *defined, *named]:
             held = code_digest(function.__code__) in self._held_code
             for code in nested_codes(function.__code__):
                 outer = function if code is function.__code__ and not held else None
                 found.setdefault(code_digest(code), Code(code, function.__globals__, outer))
         return found
-
-    def _functions_of_modules(
-        self, functions: Iterable[types.FunctionType]
-    ) -> Iterator[types.FunctionType]:
-        modules = {id(f.__globals__): f.__globals__ for f in (*self._held, *functions)}
-        for variables in modules.values():
-            yield from (v for v in list(variables.values()) if isinstance(v, types.FunctionType))
