@@ -155,19 +155,14 @@ def _reduce_array(value: NDArray[Any]) -> Any:
         return rebuild.object_array, shape, content, None, None, rebuild.with_elements
     if dtype.hasobject or dtype.kind == "T":
         return NotImplemented
-    if dtype.kind == "V" or dtype.metadata:
-        return rebuild.dense_array, _dense(value, dtype)
-    by_columns = flags.f_contiguous and not flags.c_contiguous
-    if base is None and not (by_columns or flags.c_contiguous):
-        return rebuild.dense_array, _dense(value, dtype.str)
-    data = value.tobytes("F" if by_columns else "C")
-    return rebuild.array, (data, dtype.str, value.shape, by_columns + 2 * (not flags.writeable))
+    is_simple = dtype.kind != "V" and not dtype.metadata
+    return rebuild.dense_array, _dense(value, dtype.str if is_simple else dtype)
 
 
 def _dense(value: Any, dtype: Any) -> tuple[Any, ...]:
     plain = value.view(np.ndarray)
     if value.base is not None:
-        plain = plain.copy()
+        plain = plain.copy("A")
     content = rebuild.memory(plain).tobytes()
     return content, dtype, value.shape, plain.strides, value.flags.writeable
 
