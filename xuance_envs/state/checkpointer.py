@@ -126,10 +126,8 @@ class EnvCheckpointer:
         if not generators.keys() <= plan.spaces.keys():
             unknown, own = sorted(generators.keys() - plan.spaces.keys()), sorted(plan.spaces)
             raise FaultError("", f"expected generators of the spaces {own}, got those of {unknown}")
-        doubts: list[str] = []
-        for handler, obj, value, _ in pairs:
-            if handler.check is not None and (doubt := handler.check(obj, value)):
-                doubts.append(doubt)
+        checks = [one.check(obj, value) for one, obj, value, _ in pairs if one.check is not None]
+        doubts = [doubt for doubt in checks if doubt]
         if not trusted:
             _check_untrusted(plan, names, attributes, generators)
         return PreparedRestore(plan, names, attributes, pairs, generators, seen, rng_fork, doubts)

@@ -68,8 +68,8 @@ class StatePickler(pickle.Pickler):
 
     def __init__(self, file: Any, plan: StatePlan, is_fresh: bool = True) -> None:
         super().__init__(file, PROTOCOL)
-        file.write(plan.prelude.content)
-        self.memo = plan.prelude.memo
+        prelude, self.memo = plan.prelude
+        file.write(prelude)
         self.used: list[Any] = []
         """Classes and functions whose constants the state depends on."""
         self._references = plan.references

@@ -17,7 +17,7 @@ import threading
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -47,18 +47,12 @@ _MAX_BOUNDS = 1 << 12
 """Arrays of spaces up to this size in bytes are checked for changes in place."""
 
 
-class Prelude(NamedTuple):
-    """Pickle of objects that almost every state uses; made once, and read before the state."""
-
-    content: bytes
-    memo: Any
-
-    @classmethod
-    def of(cls, *values: Any) -> Prelude:
-        file = io.BytesIO()
-        pickler = pickle.Pickler(file, PROTOCOL)
-        pickler.dump((rebuild.there, rebuild.array, rebuild.seeded_generator, *values))
-        return cls(BEGINS_WITH_PRELUDE + file.getvalue(), pickler.memo)
+def _prelude(*values: Any) -> tuple[bytes, Any]:
+    """Pickle objects that states use, to be read before each state; return bytes and memo."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, PROTOCOL)
+    pickler.dump((rebuild.there, rebuild.array, rebuild.seeded_generator, *values))
+    return BEGINS_WITH_PRELUDE + file.getvalue(), pickler.memo
 
 
 @dataclass
@@ -130,7 +124,7 @@ class StatePlan:
             **{each: (rebuild.kept, (n,)) for each, n in self.kept_numbers.items()},
         }
         names = [name for layer in self.layers for name, _ in layer.saved_items()]
-        self.prelude = Prelude.of(*([_KeptTable(self.table)] if self.table else []), *names)
+        self.prelude = _prelude(*([_KeptTable(self.table)] if self.table else []), *names)
         self.attribute_types = [type(None) if la.saves_itself else dict for la in self.layers]
         extra: dict[str, Any] = {"libraries": set()}
         for handler, obj, owner, path in self.handled:
@@ -143,7 +137,10 @@ class StatePlan:
             self.fingerprint = Fingerprint.of(self.layers, extra, self.resources)
         # After the fingerprint: it calls ``repr`` of spaces, which adds attributes to them.
         spaces = self.spaces.values()
-        self._known_spaces = [(vars(space), _known_attributes(space)) for space in spaces]
+        self._known_spaces = [  # with copies of the dicts that hold subspaces
+            (own, {name: dict(x) if type(x) is dict else x for name, x in own.items()})
+            for own in map(vars, spaces)
+        ]
         for space in spaces:
             keep_access_fast(space.__dict__)
 
@@ -354,8 +351,3 @@ def _is_recorder_method(value: Any) -> bool:
     """Return whether a value is a recorder's replacement for a method of the environment."""
     owner = value.__self__ if type(value) is types.MethodType else None
     return type(owner).__module__.startswith(_RECORDERS)
-
-
-def _known_attributes(space: Any) -> dict[str, Any]:
-    """Return a space's attributes, with copies of the dicts that hold its subspaces."""
-    return {name: dict(x) if type(x) is dict else x for name, x in vars(space).items()}
