@@ -26,16 +26,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.state import mujoco_memory
 from xuance_envs.state.faults import FaultError, MismatchError, class_name
 from xuance_envs.state.handlers import NATIVE, Handler
 from xuance_envs.state.layers import layers_of
-from xuance_envs.state.mujoco_memory import (
-    data_struct,
-    layouts,
-    memcmp,
-    model_struct,
-    unknown_layout,
-)
 from xuance_envs.state.rebuild import address_of
 
 MODEL_CLASS = "mujoco._structs.MjModel"
@@ -64,14 +58,14 @@ class _Model:
     @cached_property
     def regions(self) -> list[tuple[int, int, int]]:
         """For each region: the address in the model, the address in the copy, and the size."""
-        structs = [model_struct(each) for each in (self._model(), self.original)]
+        structs = [mujoco_memory.model_struct(each) for each in (self._model(), self.original)]
         starts = [ctypes.addressof(each) for each in structs]
         sizes = [(each.nq, each.nbody, each.nbuffer) for each in (*structs, self.original)]
         fields = [getattr(type(structs[0]), name) for name in _OPTIONS]
         start = min(field.offset for field in fields)
         size = max(field.offset + field.size for field in fields) - start
         if len(set(sizes)) > 1 or size != sum(field.size for field in fields):
-            raise unknown_layout("MjModel")
+            raise mujoco_memory.unknown_layout("MjModel")
         return [
             (structs[0].buffer, structs[1].buffer, structs[0].nbuffer),
             (starts[0] + start, starts[1] + start, size),
@@ -89,7 +83,7 @@ class _Model:
 
     def is_original(self) -> bool:
         current, original = self._options  # faster than a second memcmp
-        return bytes(current) == original and not memcmp(*self.regions[0])
+        return bytes(current) == original and not mujoco_memory.memcmp(*self.regions[0])
 
     def changes(self) -> _Changes:
         found: _Changes = []
@@ -202,14 +196,14 @@ class _Data:
     """Memory of one MjData."""
 
     def __init__(self, data: Any) -> None:
-        self.struct = struct = data_struct(data)
+        self.struct = struct = mujoco_memory.data_struct(data)
         kind, start = type(struct), ctypes.addressof(struct)
         if (struct.nbuffer, struct.narena, struct.time) != (data.nbuffer, data.narena, data.time):
-            raise unknown_layout("MjData")
+            raise mujoco_memory.unknown_layout("MjData")
         pointers: list[int] = []
         # Address and size of each stretch of adjacent fields that are saved as numbers.
         stretches: list[tuple[int, int]] = []
-        for name, type_ in layouts().fields("mjData"):
+        for name, type_ in mujoco_memory.layouts().fields("mjData"):
             field = getattr(kind, name)
             address = start + field.offset
             if type_ is ctypes.c_void_p:
@@ -224,7 +218,7 @@ class _Data:
                 else:
                     stretches.append((address, field.size))
         if not pointers or len(pointers) != (pointers[-1] - pointers[0]) // 8 + 1:
-            raise unknown_layout("MjData")
+            raise mujoco_memory.unknown_layout("MjData")
         self.pointers = _view(pointers[0], 8 * len(pointers))
         self.numbers = [_view(*stretch) for stretch in stretches]
         self.buffer = _view(struct.buffer, struct.nbuffer)

@@ -20,36 +20,10 @@ from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.state_plan import PROTOCOL, StatePlan
 from xuance_envs.state.unpickling import SAFE_CLASSES, StateUnpickler, check_safe
-from xuance_envs.state.values.functions import (
-    cell_content,
-    class_digest,
-    code_digest,
-    find_named,
-    functions_of_class,
-    named_in_module,
-)
+from xuance_envs.state.values import functions, reducers, tensors
 from xuance_envs.state.values.graph import EMPTY_CELL
 from xuance_envs.state.values.held_values import why_refused
-from xuance_envs.state.values.reducers import (
-    BUFFERS,
-    ONE_HOLDER,
-    REDUCERS,
-    dict_holders,
-    has_foreign_memory,
-    hidden_attributes,
-    inherited_reducer,
-    overrides_pickling,
-    reduce_with_dict,
-    reduction,
-)
 from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
-from xuance_envs.state.values.tensors import (
-    TensorStorage,
-    is_plain_tensor,
-    is_tensor,
-    storage_address,
-    why_not_saved,
-)
 
 
 class StalePlanError(Exception):
@@ -89,10 +63,10 @@ class StatePickler(pickle.Pickler):
         if found is not None:
             return found
         kind = type(obj)
-        reduce = REDUCERS.get(kind)
+        reduce = reducers.REDUCERS.get(kind)
         if reduce is None:
             return self._reduce_other(obj, kind)
-        if kind is np.ndarray and obj.base is not None and has_foreign_memory(obj):
+        if kind is np.ndarray and obj.base is not None and reducers.has_foreign_memory(obj):
             self._require_fresh_plan()
         return reduce(obj)
 
@@ -122,15 +96,15 @@ class StatePickler(pickle.Pickler):
                     "", reason or "it cannot be reached by attributes and keys; it may be in a set"
                 )
             return rebuild.new_resource, (name_of(kind),)
-        if is_tensor(obj):
+        if tensors.is_tensor(obj):
             self._check_tensor(obj)
-        if not self._tried and dict_holders(obj) > ONE_HOLDER:
-            return reduce_with_dict(obj)
+        if not self._tried and reducers.dict_holders(obj) > reducers.ONE_HOLDER:
+            return reducers.reduce_with_dict(obj)
         if kind is object and (found := self._sentinel(obj)) is not None:
             return found
-        if inherited_reducer(kind) is not None:
-            return reduction(obj)
-        return self._reduce_completely(obj) if overrides_pickling(kind) else NotImplemented
+        if reducers.inherited_reducer(kind) is not None:
+            return reducers.reduction(obj)
+        return self._reduce_completely(obj) if reducers.overrides_pickling(kind) else NotImplemented
 
     def _sentinel(self, obj: Any) -> Any:
         """Reduce an ``object()`` to the class attribute or module variable holding it, if any."""
@@ -139,7 +113,7 @@ class StatePickler(pickle.Pickler):
             for name, value in kind.__dict__.items():
                 if value is obj:
                     return rebuild.method, (kind, name)
-            for _, function in functions_of_class(kind):
+            for _, function in functions.functions_of_class(kind):
                 for name, value in function.__globals__.items():
                     if value is obj:
                         return rebuild.variable, (kind, name)
@@ -150,9 +124,11 @@ class StatePickler(pickle.Pickler):
         if id(obj) in self._tried:
             return NotImplemented
         self._tried.add(id(obj))
-        attributes = {n: item for n, item in hidden_attributes(obj).items() if self._can_save(item)}
+        attributes = {
+            n: item for n, item in reducers.hidden_attributes(obj).items() if self._can_save(item)
+        }
         self._tried.remove(id(obj))
-        reduced = reduction(obj) if attributes else ()
+        reduced = reducers.reduction(obj) if attributes else ()
         if type(reduced) is not tuple or not 2 <= len(reduced) <= 5:
             return NotImplemented
         make, arguments, state, items, pairs = [*reduced, None, None, None][:5]
@@ -175,14 +151,14 @@ class StatePickler(pickle.Pickler):
             raise StalePlanError
 
     def _check_tensor(self, tensor: Any) -> None:
-        reason = why_not_saved(tensor)
+        reason = tensors.why_not_saved(tensor)
         if reason is not None:
             raise FaultError("", reason)
-        if not is_plain_tensor(tensor):
-            start = storage_address(tensor)
+        if not tensors.is_plain_tensor(tensor):
+            start = tensors.storage_address(tensor)
             self._memory.append((start, start + tensor.untyped_storage().nbytes(), tensor))
 
-    def reduce_storage(self, obj: TensorStorage) -> Any:
+    def reduce_storage(self, obj: tensors.TensorStorage) -> Any:
         """Reduce a tensor storage; refer to the array or buffer that owns its memory, if known."""
         start, end = rebuild.extent(obj)
         for owner in self._plan.held.buffers:
@@ -208,7 +184,7 @@ class StatePickler(pickle.Pickler):
                 raise FaultError("", "it is the __dict__ of an environment or wrapper")
             if id(value) in self._plan.foreign_owners:
                 raise FaultError("", f"an array uses the memory of {type_phrase(value)}")
-            if isinstance(value, BUFFERS) and getattr(value, "base", None) is None:
+            if isinstance(value, reducers.BUFFERS) and getattr(value, "base", None) is None:
                 places.append((*rebuild.extent(value), value))
         places.sort(key=lambda place: place[:2])
         for (_, end, one), (start, _, other) in pairwise(places):
@@ -221,13 +197,15 @@ class StatePickler(pickle.Pickler):
                 )
 
     def reduce_function(self, obj: types.FunctionType) -> Any:
-        digest = code_digest(obj.__code__)
-        if named_in_module(obj):
+        digest = functions.code_digest(obj.__code__)
+        if functions.named_in_module(obj):
             if (obj.__module__, obj.__qualname__) in SAFE_CLASSES:
                 return NotImplemented
             self.used.append(obj)
             return rebuild.function_named, (obj.__module__, obj.__qualname__, digest)
-        cells = [(self._cell(c), cell_content(c, EMPTY_CELL)) for c in obj.__closure__ or ()]
+        cells = [
+            (self._cell(c), functions.cell_content(c, EMPTY_CELL)) for c in obj.__closure__ or ()
+        ]
         how = obj.__module__, obj.__qualname__, digest, tuple(mine for mine, _ in cells)
         content = (
             (obj.__name__, obj.__qualname__, obj.__module__),
@@ -240,7 +218,7 @@ class StatePickler(pickle.Pickler):
         return self._cells.setdefault(id(cell), (cell, _Cell()))[1]
 
     def reduce_cell(self, obj: Any) -> Any:
-        mine, content = self._cell(obj), cell_content(obj, EMPTY_CELL)
+        mine, content = self._cell(obj), functions.cell_content(obj, EMPTY_CELL)
         if content is EMPTY_CELL:
             return rebuild.same, (mine,)
         return rebuild.same, (mine,), content, None, None, rebuild.with_cell_content
@@ -250,7 +228,7 @@ class StatePickler(pickle.Pickler):
         if owner is not None and not isinstance(owner, types.ModuleType):
             return rebuild.method, (owner, obj.__name__)
         name = obj.__module__, obj.__qualname__
-        if name in SAFE_CLASSES or find_named(*name) is not obj:
+        if name in SAFE_CLASSES or functions.find_named(*name) is not obj:
             return NotImplemented
         return rebuild.function_named, (*name, b"")
 
@@ -259,7 +237,7 @@ class StatePickler(pickle.Pickler):
         if (module == "builtins" and obj in _BUILTIN_TYPES) or (module, name) in SAFE_CLASSES:
             return NotImplemented
         self.used.append(obj)
-        digest = b"" if named_in_module(obj) else class_digest(obj)
+        digest = b"" if functions.named_in_module(obj) else functions.class_digest(obj)
         return rebuild.class_named, (module, name, digest)
 
 
@@ -271,7 +249,7 @@ _OWN_REDUCERS: dict[Any, Callable[[StatePickler, Any], Any]] = {
     types.CellType: StatePickler.reduce_cell,
     types.ModuleType: lambda pickler, obj: (rebuild.module_named, (obj.__name__,)),
     type: StatePickler.reduce_class,
-    TensorStorage: StatePickler.reduce_storage,
+    tensors.TensorStorage: StatePickler.reduce_storage,
 }
 
 
