@@ -22,8 +22,7 @@ from xuance_envs.state.state_plan import PROTOCOL, StatePlan
 from xuance_envs.state.unpickling import SAFE_CLASSES, StateUnpickler, check_safe
 from xuance_envs.state.values import functions, reducers, tensors
 from xuance_envs.state.values.graph import EMPTY_CELL
-from xuance_envs.state.values.held_values import why_refused
-from xuance_envs.state.values.resources import is_resource, name_of, why_not_kept
+from xuance_envs.state.values.held_values import is_resource, name_of, why_not_kept, why_refused
 
 
 class StalePlanError(Exception):

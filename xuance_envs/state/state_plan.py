@@ -32,9 +32,8 @@ from xuance_envs.state.values.canonical import first_difference
 from xuance_envs.state.values.constants import Constants, Facts
 from xuance_envs.state.values.functions import CodeIndex, is_installed
 from xuance_envs.state.values.graph import Attributes, follow, step_text
-from xuance_envs.state.values.held_values import FOREIGN, Kept, Path, Walk
+from xuance_envs.state.values.held_values import FOREIGN, Kept, Path, Walk, name_of, why_not_kept
 from xuance_envs.state.values.reducers import memory_owner
-from xuance_envs.state.values.resources import name_of, why_not_kept
 
 PROTOCOL = 5
 BEGINS_WITH_PRELUDE = b"P"

@@ -23,8 +23,8 @@ from xuance_envs.state.values.graph import (
     node,
     step_text,
 )
+from xuance_envs.state.values.held_values import is_resource
 from xuance_envs.state.values.reducers import memory_owner
-from xuance_envs.state.values.resources import is_resource
 from xuance_envs.state.values.tensors import is_tensor, storage_address
 
 _DIGEST = 12
