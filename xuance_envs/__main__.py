@@ -5,62 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from xuance_envs.doctor import add_doctor_arguments, run_doctor
+from xuance_envs.doctor import add_doctor_arguments
 from xuance_envs.errors import StateError
-from xuance_envs.file_commands import (
-    add_replay_arguments,
-    add_state_arguments,
-    run_replay,
-    run_state,
-)
-from xuance_envs.measuring_commands import (
-    CommandError,
-    add_bench_arguments,
-    add_demo_arguments,
-    run_bench,
-    run_demo,
-)
-from xuance_envs.remote.cli.administration import (
-    add_sessions_arguments,
-    add_tokens_arguments,
-    run_sessions,
-    run_tokens,
-)
-from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments, run_serve
-
-
-@dataclass(frozen=True)
-class Command:
-    summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
-
+from xuance_envs.file_commands import add_replay_arguments, add_state_arguments
+from xuance_envs.measuring_commands import CommandError, add_bench_arguments, add_demo_arguments
+from xuance_envs.remote.cli.administration import add_sessions_arguments, add_tokens_arguments
+from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments
 
 COMMANDS = {
-    "demo": Command(
+    "demo": (
         "train an agent, and compare the throughput of DummyVecEnv and SubprocVecEnv",
         add_demo_arguments,
-        run_demo,
     ),
-    "bench": Command(
-        "measure which backend is fastest for an environment", add_bench_arguments, run_bench
-    ),
-    "doctor": Command("report your setup and test the backends", add_doctor_arguments, run_doctor),
-    "state": Command("describe a state or failure file", add_state_arguments, run_state),
-    "replay": Command("reproduce a recorded failure", add_replay_arguments, run_replay),
-    "serve": Command(
-        "serve environments over HTTP, for RemoteVecEnv and notebooks",
-        add_serve_arguments,
-        run_serve,
-    ),
-    "tokens": Command("create tokens for the users of a server", add_tokens_arguments, run_tokens),
-    "sessions": Command(
-        "list or end the sessions of a server", add_sessions_arguments, run_sessions
-    ),
+    "bench": ("measure which backend is fastest for an environment", add_bench_arguments),
+    "doctor": ("report your setup and test the backends", add_doctor_arguments),
+    "state": ("describe a state or failure file", add_state_arguments),
+    "replay": ("reproduce a recorded failure", add_replay_arguments),
+    "serve": ("serve environments over HTTP, for RemoteVecEnv and notebooks", add_serve_arguments),
+    "tokens": ("create tokens for the users of a server", add_tokens_arguments),
+    "sessions": ("list or end the sessions of a server", add_sessions_arguments),
 }
+"""Each command's summary, and the function that adds its arguments and sets ``run``."""
 
 
 EXAMPLES = """\
@@ -87,11 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name, help=command.summary, description=f"{name}: {command.summary}."
-        )
-        command.add_arguments(subparser)
+    for name, (summary, add_arguments) in COMMANDS.items():
+        add_arguments(subparsers.add_parser(name, help=summary, description=f"{name}: {summary}."))
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
@@ -99,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):  # render without a display
         os.environ.setdefault(driver, "dummy")
     try:
-        COMMANDS[args.command].run(args)
+        args.run(args)
     except (CommandError, ServeError, StateError, OSError) as error:
         print(f"{parser.prog} {args.command}: {error}", file=sys.stderr)
         return 2

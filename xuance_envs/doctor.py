@@ -39,6 +39,7 @@ STEPS = 20
 
 
 def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_doctor)
     parser.add_argument(
         "--ray", action="store_true", help="also test Ray, which takes about 10 seconds to start"
     )

@@ -32,6 +32,7 @@ _FRAME_MILLISECONDS = 40
 
 
 def add_state_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_state)
     parser.add_argument("file", type=Path, metavar="FILE", help="state or failure file (.xenvs)")
 
 
@@ -69,6 +70,7 @@ def _row(number: int, env: dict[str, Any]) -> list[str]:
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_replay)
     parser.add_argument(
         "file",
         type=Path,
@@ -102,13 +104,10 @@ def run_replay(args: argparse.Namespace) -> None:
     ]
     frame_history = _FrameHistory() if args.render else None
     failing_env = failure.first
-    with _recorded_indices(failure.first):
-        envs = DummyVecEnv(functions)
-    layout = SpaceLayout(envs.action_space)
-    with envs:
-        with _recorded_indices(failure.first):
-            envs.reset()
-            envs.load_state(failure.states)
+    with _recorded_indices(failure.first), DummyVecEnv(functions) as envs:
+        layout = SpaceLayout(envs.action_space)
+        envs.reset()
+        envs.load_state(failure.states)
         if frame_history is not None:
             frame_history.add(envs)
         for number, leaves in enumerate(failure.actions, 1):

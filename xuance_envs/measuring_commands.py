@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,20 +100,8 @@ class CostlyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
-@dataclass
-class Episodes:
-    """Episodes collected before a backend is timed."""
-
-    scores: list[float] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-
-    def cells(self) -> list[str]:
-        if not self.scores:
-            return ["-", "-"]
-        return [f"{np.mean(self.scores):.1f}", f"{np.mean(self.lengths):.1f}"]
-
-
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_demo)
     parser.add_argument(
         "id",
         nargs="?",
@@ -187,9 +175,8 @@ def run_demo(args: argparse.Namespace) -> None:
     with tqdm(total=total, unit="run", disable=None) as bar:
         for case in cases:
             actions = sample_actions(probe.action_space, case.num_envs)
-            results, episodes = _demo_case(demo, case, actions, args.seconds, bar)
-            panels[case.title] = results
-            rows += [_demo_row(case, each, results[0], episodes[each.name]) for each in results]
+            panels[case.title], new_rows = _demo_case(demo, case, actions, args.seconds, bar)
+            rows += new_rows
 
     header = ("backend", "environments", "steps/s", "spread", "× Dummy", "score", "length")
     print(f"\n{markdown_table(header, rows)}\n")
@@ -244,24 +231,29 @@ def _demo_of(env_id: str) -> Demo:
 
 def _demo_case(
     demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
-) -> tuple[list[Throughput], dict[str, Episodes]]:
-    """Collect episodes with the environments of a case in each backend, then time the backends."""
+) -> tuple[list[Throughput], list[list[str]]]:
+    """Collect episodes in each backend, then time the backends; return also the table's rows."""
     show = _progress(bar, f"{case.title}: ")
     with ExitStack() as stack:
         runners: dict[str, StepLoop] = {}
-        episodes: dict[str, Episodes] = {}
+        means: dict[str, list[str]] = {}
         for name, backend in demo.backends.items():
             bar.set_description(f"{case.title}: {name}: starting")
             vec_env = stack.enter_context(backend([case.env_fn] * case.num_envs))
             vec_env.reset(seed=0)
             bar.set_description(f"{case.title}: {name}: collecting episodes")
-            episodes[name], rate = _collect_episodes(vec_env, actions, seconds / DEMO_PHASES)
+            means[name], rate = _collect_episodes(vec_env, actions, seconds / DEMO_PHASES)
             show(name, rate)
             runners[name] = StepLoop(vec_env, case.num_envs, actions)
         throughput = measure(
             runners, rounds=DEMO_ROUNDS, seconds=seconds / DEMO_PHASES, progress=show
         )
-    return list(throughput.values()), episodes
+    results = list(throughput.values())
+    rows = []
+    for each in results:
+        speed = f"{each.median:,.0f}", f"{each.spread:.0%}", f"{each.relative_to(results[0]):.2f}"
+        rows.append([each.name, case.title, *speed, *means[each.name]])
+    return results, rows
 
 
 def _progress(bar: tqdm[Any], prefix: str) -> Callable[[str, float], None]:
@@ -275,32 +267,22 @@ def _progress(bar: tqdm[Any], prefix: str) -> Callable[[str, float], None]:
 
 def _collect_episodes(
     vec_env: VecEnv, actions: Sequence[Any], seconds: float
-) -> tuple[Episodes, float]:
-    """Step for some seconds; return the episodes that ended and the steps per second."""
-    episodes = Episodes()
+) -> tuple[list[str], float]:
+    """Step for some seconds; return episodes' mean score and length, and the steps per second."""
+    episodes = []
     start = time.perf_counter()
     steps = 0
     while (elapsed := time.perf_counter() - start) < seconds or steps == 0:
         _, _, terminated, truncated, infos = vec_env.step(actions[steps % len(actions)])
         steps += 1
         for index in np.flatnonzero(terminated | truncated).tolist():
-            episodes.scores.append(float(infos[index]["episode_score"]))
-            episodes.lengths.append(int(infos[index]["episode_step"]))
-    return episodes, steps * vec_env.num_envs / elapsed
-
-
-def _demo_row(case: Case, result: Throughput, serial: Throughput, episodes: Episodes) -> list[str]:
-    return [
-        result.name,
-        case.title,
-        f"{result.median:,.0f}",
-        f"{result.spread:.0%}",
-        f"{result.relative_to(serial):.2f}",
-        *episodes.cells(),
-    ]
+            episodes.append((infos[index]["episode_score"], infos[index]["episode_step"]))
+    means = [f"{mean:.1f}" for mean in np.mean(episodes, axis=0)] if episodes else ["-", "-"]
+    return means, steps * vec_env.num_envs / elapsed
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_bench)
     parser.add_argument("id", metavar="ID", help="Gymnasium id or Atari game")
     parser.add_argument(
         "--num-envs",

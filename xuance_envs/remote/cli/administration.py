@@ -29,6 +29,7 @@ COLUMNS = ("session", "name", "environments", "steps", "age_seconds", "idle_seco
 
 
 def add_tokens_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_tokens)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     summary = "print lines for a tokens file, each with a name and a new random token"
     new = actions.add_parser("new", help=summary, description=f"tokens new: {summary}.")
@@ -57,6 +58,7 @@ def run_tokens(args: argparse.Namespace) -> None:
 
 
 def add_sessions_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_sessions)
     add = parser.add_argument
     add("--url", default="http://127.0.0.1:8001",
         help="address of the server (default: %(default)s)")  # fmt: skip

@@ -113,6 +113,7 @@ class ServeError(Exception):
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run_serve)
     add = parser.add_argument
 
     def add_list(option: str, metavar: str, text: str, **options: Any) -> None:
