@@ -7,6 +7,7 @@ optional dependencies. ``__all__`` excludes them, so that ``import *`` works wit
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 
@@ -15,30 +16,25 @@ EXTRAS_MARK = "# These names require extras."
 
 def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` (it also serves ``__all__``) and ``__dir__``."""
-    homes: dict[str, str] = {}
-    without_extras: list[str] = []
 
-    def known() -> dict[str, str]:
-        if not homes:
-            # Imported here because worker processes import the package but look up no names.
-            import pkgutil
-            import re
+    @functools.cache
+    def known() -> tuple[dict[str, str], list[str]]:
+        """Return the module of each name, and the names that require no extras."""
+        # Imported here because worker processes import the package but look up no names.
+        import pkgutil
+        import re
 
-            stub = (pkgutil.get_data(package, "__init__.pyi") or b"").decode()
-            for part in stub.split(EXTRAS_MARK):
-                lines = re.findall(
-                    r"^from (\S+) import (?:\(\s+)?(\w+) as \2\b", part, re.MULTILINE
-                )
-                homes.update({name: home for home, name in lines})
-                if not without_extras:
-                    without_extras.extend(sorted(homes))
-        return homes
+        stub = (pkgutil.get_data(package, "__init__.pyi") or b"").decode()
+        pattern = re.compile(r"^from (\S+) import (?:\(\s+)?(\w+) as \2\b", re.MULTILINE)
+        parts = [pattern.findall(part) for part in stub.split(EXTRAS_MARK)]
+        homes = {name: home for part in parts for home, name in part}
+        return homes, sorted(name for _, name in parts[0])
 
     def get(name: str) -> object:
+        homes, without_extras = known()
         if name == "__all__":
-            known()
             return without_extras.copy()
-        if name not in known():
+        if name not in homes:
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
             )
@@ -49,6 +45,6 @@ def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], li
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *known()})
+        return sorted({*vars(sys.modules[package]), *known()[0]})
 
     return get, names

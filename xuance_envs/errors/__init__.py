@@ -38,6 +38,7 @@ from xuance_envs.errors._base import (
     VecEnvError,
     WrongProcessError,
 )
+from xuance_envs.errors._base import caller_stacklevel as caller_stacklevel
 from xuance_envs.errors._environments import EnvError, StateError, StateMismatchError
 from xuance_envs.errors._environments import invalid_reward as invalid_reward
 from xuance_envs.errors._remote import (
@@ -52,7 +53,6 @@ from xuance_envs.errors._remote import (
     RemoteUnreachableError,
     RemoteVersionError,
 )
-from xuance_envs.errors._warnings import caller_stacklevel as caller_stacklevel
 from xuance_envs.errors._workers import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.errors._workers import counted as counted
 from xuance_envs.errors._workers import name_envs as name_envs

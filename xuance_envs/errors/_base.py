@@ -1,8 +1,15 @@
-"""The base class of all exceptions, and errors for misuse of a vectorized environment."""
+"""The base class of all exceptions, errors for misuse, and stack levels of warnings."""
 
 from __future__ import annotations
 
+import inspect
+
 from gymnasium.error import ResetNeeded
+
+_INTERNAL_PACKAGES = frozenset(
+    {"xuance_envs", "gymnasium", "gym", "stable_baselines3", "contextlib"}
+)
+"""Packages whose frames may lie between user code and a warning."""
 
 
 class VecEnvError(Exception):
@@ -99,3 +106,19 @@ class WrongProcessError(VecEnvError):
         ...     reset_in_a_fork(envs)
         3
     """
+
+
+def caller_stacklevel() -> int:
+    """Return the ``stacklevel`` that attributes a warning to the nearest line of user code.
+
+    User code is outside this package and outside libraries that wrap its classes.
+    """
+    frame = inspect.currentframe()
+    level = 0
+    while (
+        frame is not None
+        and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES
+    ):
+        frame = frame.f_back
+        level += 1
+    return max(level, 1)

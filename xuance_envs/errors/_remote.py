@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from xuance_envs.errors._base import VecEnvError
 
-__all__ = [
-    "RemoteAuthenticationError",
-    "RemoteConflictError",
-    "RemoteError",
-    "RemoteForbiddenError",
-    "RemoteLimitError",
-    "RemoteNotFoundError",
-    "RemoteRequestError",
-    "RemoteTooLargeError",
-    "RemoteUnreachableError",
-    "RemoteVersionError",
-]
-
 
 class RemoteError(VecEnvError):
     """An environment server refused a request, failed to execute it, or is unreachable.
