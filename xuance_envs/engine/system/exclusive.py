@@ -33,8 +33,8 @@ def exclusive(
         users, thread = self._groups.users, get_ident()
         try:
             users[thread] = True
-            if len(users) > 1 and _others_are_inside(users, thread):
-                raise _in_use(self._groups.name)
+            if len(users) > 1:
+                _check_alone(self._groups, thread)
             return method(self, *args, **kwargs)
         finally:
             users[thread] = False
@@ -50,8 +50,8 @@ def exclusive_start(method: Callable[[_Self, Any], None]) -> Callable[[_Self, An
         users, thread = self._groups.users, get_ident()
         try:
             users[thread] = True
-            if len(users) > 1 and _others_are_inside(users, thread):
-                raise _in_use(self._groups.name)
+            if len(users) > 1:
+                _check_alone(self._groups, thread)
             method(self, actions)
         finally:
             users[thread] = False
@@ -67,8 +67,8 @@ def exclusive_wait(method: Callable[[_Self], _Result]) -> Callable[[_Self], _Res
         users, thread = self._groups.users, get_ident()
         try:
             users[thread] = True
-            if len(users) > 1 and _others_are_inside(users, thread):
-                raise _in_use(self._groups.name)
+            if len(users) > 1:
+                _check_alone(self._groups, thread)
             return method(self)
         finally:
             users[thread] = False
@@ -94,8 +94,9 @@ def wait_for_others(users: dict[int, bool], timeout: float) -> float:
     return left
 
 
-def _in_use(name: str) -> VecEnvError:
-    return VecEnvError(
-        f"another thread is using this {name}; use a vectorized environment from "
-        "one thread at a time, for example with a lock"
-    )
+def _check_alone(groups: Any, thread: int) -> None:
+    if _others_are_inside(groups.users, thread):
+        raise VecEnvError(
+            f"another thread is using this {groups.name}; use a vectorized environment from "
+            "one thread at a time, for example with a lock"
+        )

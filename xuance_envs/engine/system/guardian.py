@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -117,15 +117,9 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(pid: int, parent_of: dict[int, int]) -> Iterable[int]:
+def descendants(pid: int, parent_of: dict[int, int]) -> Iterator[int]:
     """Return all direct and indirect children of a process."""
-    children: dict[int, list[int]] = {}
     for child, parent in parent_of.items():
-        children.setdefault(parent, []).append(child)
-
-    def below(parent: int) -> Iterator[int]:
-        for child in children.get(parent, ()):
+        if parent == pid:
             yield child
-            yield from below(child)
-
-    return below(pid)
+            yield from descendants(child, parent_of)

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,34 +138,25 @@ def limit_memory(nbytes: int) -> None:
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Return the bytes that this process, and its control groups, can still allocate, or None."""
     available = limits("memory", {1: _left_v1, 2: _left_v2})
-    try:
-        for line in meminfo.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == "MemAvailable":
-                available.append(int(value.split()[0]) * 1024)
-    except (OSError, ValueError, IndexError):
-        pass
+    with suppress(OSError, ValueError, IndexError):
+        available += [1024 * kib for kib in _values(meminfo, "MemAvailable:")]
     return int(min(available)) if available else None
 
 
-def _left_v2(folder: Path) -> float | None:
-    limit = (folder / "memory.max").read_text().strip()
-    if limit == "max":
+def _left(limit: str, usage: str, cached: str, folder: Path) -> float | None:
+    """Return the bytes that a control group can allocate; the kernel drops cached files."""
+    most = (folder / f"memory.{limit}").read_text().strip()
+    if most == "max":
         return None
-    used = int((folder / "memory.current").read_text())
-    return int(limit) - used + _reclaimable(folder, "inactive_file")
+    used = int((folder / f"memory.{usage}").read_text())
+    return int(most) - used + sum(_values(folder / "memory.stat", cached))
 
 
-def _left_v1(folder: Path) -> float:
-    limit = int((folder / "memory.limit_in_bytes").read_text())
-    used = int((folder / "memory.usage_in_bytes").read_text())
-    return limit - used + _reclaimable(folder, "total_inactive_file")
+_left_v1 = partial(_left, "limit_in_bytes", "usage_in_bytes", "total_inactive_file")
+_left_v2 = partial(_left, "max", "current", "inactive_file")
 
 
-def _reclaimable(folder: Path, name: str) -> int:
-    """Return the bytes of cached files that the kernel drops when memory is needed."""
-    for line in (folder / "memory.stat").read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
+def _values(path: Path, name: str) -> list[int]:
+    """Return the numbers that follow a name in the lines of a file."""
+    lines = map(str.split, path.read_text().splitlines())
+    return [int(line[1]) for line in lines if line[:1] == [name]]

@@ -26,6 +26,8 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # type checkers skip the re
 HAS_FILE_MODES = True  # files have Unix permissions
 HAS_SERVER = True  # the HTTP server, and direct connections to Ray actors, work here
 
+HANGUP: Any = signal.SIGHUP  # sent by a closing terminal
+
 CAN_COUNT_SLEEPS = True
 CAN_MAKE_PRIVATE = True  # shared memory can become private
 
@@ -197,11 +199,6 @@ def raise_open_files_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def hangup_signal() -> Any:
-    """Return the signal that a closing terminal sends; None if the system has none."""
-    return signal.SIGHUP
 
 
 def unix_socket() -> socket.socket:

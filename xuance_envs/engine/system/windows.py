@@ -20,8 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing import connection, context
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ HAS_FILE_MODES = False
 HAS_SERVER = False
 CAN_COUNT_SLEEPS = False
 CAN_MAKE_PRIVATE = False
+HANGUP: Any = None
 KILL_SIGNAL = signal.SIGTERM
 POLLIN, POLLOUT = 1, 4
 
@@ -43,15 +44,15 @@ _INTERRUPT_INTERVAL = 0.25  # seconds between two chances for Ctrl-C, which does
 _ZEROS = bytes(1 << 20)
 
 yield_cpu = partial(time.sleep, 0)
-blocked_sigint = nullcontext
-
+blocked_sigint = held_fork = nullcontext
 
 make_private = send_parts = refuse
 is_closed_by_peer: Callable[[socket.socket], bool] = refuse
 unix_socket: Callable[[], socket.socket] = refuse
 limit_unsent = lower_priority = raise_open_files_limit = start_helpers = no_result
-open_files_limits = processes_limits = hangup_signal = no_result
+open_files_limits = processes_limits = no_result
 make_private_in_forks = set_inheritable = no_result  # handles are not inherited
+before_fork = after_fork = no_result
 
 # -- pipes ----------------------------------------------------------------------------
 
@@ -236,18 +237,6 @@ def end_after_main(_: int, grace: float) -> None:
     connection.wait([parent.sentinel])
     time.sleep(grace)
     kill_group(os.getpid())
-
-
-def after_fork(callback: Callable[[], object]) -> None:
-    """Do nothing: Windows does not fork."""
-
-
-before_fork = after_fork
-
-
-@contextmanager
-def held_fork() -> Iterator[None]:
-    yield
 
 
 def count_sleeps() -> int:

@@ -182,8 +182,8 @@ def run_serve(args: argparse.Namespace) -> None:
     logging.basicConfig(format=form, handlers=[BackgroundHandler()])
     for name in ("xuance_envs", "uvicorn"):
         logging.getLogger(name).setLevel(args.log_level.upper())
-    if (hangup := system.hangup_signal()) is not None:
-        signal.signal(hangup, signal.SIG_IGN)  # until the server installs its handler
+    if system.HANGUP is not None:
+        signal.signal(system.HANGUP, signal.SIG_IGN)  # until the server installs its handler
     if "forkserver" in multiprocessing.get_all_start_methods():
         # The fork server imports these modules once, for all workers.
         modules = ("engine.process.worker", "gym.gym_env", "remote.server.hosting.repeating_env")

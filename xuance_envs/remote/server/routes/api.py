@@ -92,7 +92,7 @@ class Api:
             self._reload_task = asyncio.create_task(self.reload_tokens())
 
         with suppress(NotImplementedError, RuntimeError, ValueError):
-            asyncio.get_running_loop().add_signal_handler(system.hangup_signal(), reload)
+            asyncio.get_running_loop().add_signal_handler(system.HANGUP, reload)
 
     async def watch_tokens(self) -> None:
         while True:
