@@ -175,7 +175,8 @@ def make_vec(
     if seed is not None:
         seed = checked_seed("seed", seed)
     options: Any = dict(vector_kwargs or {})
-    given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    if render_mode is not None:
+        env_kwargs = {"render_mode": render_mode, **env_kwargs}
     if vectorization_mode is not None:
         others = allow_native, allow_threads, normalize, atari_preset, seed is not None
         if backend != "auto" or any(others):
@@ -185,11 +186,11 @@ def make_vec(
                 "reset)"
             )
         with naming_misplaced_options(env_kwargs):
-            registered, env_kwargs = _registered_id(env_id), {**given, **env_kwargs}
+            registered = _registered_id(env_id)
             return make_gymnasium_vec(
                 registered, num_envs, vectorization_mode, options, wrappers, env_kwargs
             )
-    make_env = env_maker(env_id, render_mode, **env_kwargs)
+    make_env = env_maker(env_id, **env_kwargs)
     if atari_preset is not None:
         if atari_preset != "dqn":
             raise ValueError(f"atari_preset: expected 'dqn' or None, got {atari_preset!r}")
@@ -201,7 +202,7 @@ def make_vec(
         make_env, allow_native = partial(make_env, **{"image_size": 84, **env_kwargs}), False
     if wrappers:
         make_env = partial(wrapped, make_env, tuple(wrappers))
-    native = partial(_native, env_id, num_envs, wrappers=wrappers, seed=seed, **given, **env_kwargs)
+    native = partial(_native, env_id, num_envs, wrappers=wrappers, seed=seed, **env_kwargs)
     tuned = None
     with naming_misplaced_options(env_kwargs):
         if backend == "auto":
@@ -219,10 +220,8 @@ def make_vec(
             env_fns = [partial(make_env, **each) for each in seeds]
             vec_env = backend_class(backend)(env_fns, **options)
     vec_env.autotuned = tuned
-    return _normalized(vec_env) if normalize else vec_env
-
-
-def _normalized(vec_env: VecEnv) -> VecEnv:
+    if not normalize:
+        return vec_env
     try:
         return NormalizeObservations(NormalizeRewards(vec_env))
     except BaseException:
@@ -239,17 +238,15 @@ def env_maker(
             f"env_id: expected an id or an EnvSpec, got {env_id!r}; for environments without an "
             "id, pass functions that create them to SubprocVecEnv, ThreadVecEnv or DummyVecEnv"
         )
-    given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-    given |= env_kwargs
-    if isinstance(env_id, EnvSpec):
-        if not (_is_atari(env_id.id) and env_id == gymnasium.registry.get(env_id.id)):
-            return partial(Gym_Env, env_id, **given)
-        env_id = env_id.id
-    if _is_atari(env_id):
-        return partial(Atari_Env, env_id, **given)
-    if (spec := gymnasium.registry.get(env_id)) is None:
-        return partial(Gym_Env, env_id, **given)
-    return partial(_make_registered, spec, **given)
+    if render_mode is not None:
+        env_kwargs = {"render_mode": render_mode, **env_kwargs}
+    name = _name_of(env_id)
+    spec = gymnasium.registry.get(name)
+    if _is_atari(name) and env_id in (name, spec):
+        return partial(Atari_Env, name, **env_kwargs)
+    if isinstance(env_id, str) and spec is not None:
+        return partial(_make_registered, spec, **env_kwargs)
+    return partial(Gym_Env, env_id, **env_kwargs)
 
 
 def _make_registered(spec: EnvSpec, **kwargs: Any) -> Gym_Env:

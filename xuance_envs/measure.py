@@ -44,23 +44,6 @@ class Runner(Protocol):
         """Step every environment ``steps`` times; return the duration in seconds."""
 
 
-class Steppable(Protocol):
-    """Protocol of a vectorized environment of any library."""
-
-    def step(self, actions: Any, /) -> Any:
-        """Step every environment once."""
-
-
-class SampledSpace(Protocol):
-    """The part of a Gymnasium space that :func:`sample_actions` uses."""
-
-    def seed(self, seed: int, /) -> Any:
-        """Seed the space's generator."""
-
-    def sample(self) -> Any:
-        """Sample one element."""
-
-
 Progress = Callable[[str, float], None]
 """Callback that receives a runner's name and its latest environment steps per second."""
 
@@ -69,13 +52,13 @@ class StepLoop:
     """A runner that calls a vectorized environment's ``step`` with a fixed cycle of actions.
 
     Args:
-        vec_env: the vectorized environment, after its first ``reset``. The runner does not close
-            it.
+        vec_env: a vectorized environment of any library, after its first ``reset``. The runner
+            does not close it.
         num_envs: number of environments that one ``step`` steps.
         actions: arguments for ``step``, one per call, in a cycle.
     """
 
-    def __init__(self, vec_env: Steppable, num_envs: int, actions: Sequence[Any]) -> None:
+    def __init__(self, vec_env: Any, num_envs: int, actions: Sequence[Any]) -> None:
         self.num_envs = num_envs
         self._vec_env = vec_env
         self._actions = itertools.cycle(actions)
@@ -132,12 +115,12 @@ class Throughput:
 
 
 def sample_actions(
-    space: SampledSpace, num_envs: int, *, seed: int = 0, steps: int | None = None
+    space: Any, num_envs: int, *, seed: int = 0, steps: int | None = None
 ) -> list[Any]:
     """Sample random actions for many steps, without using the space's own generator.
 
     Args:
-        space: the action space of one environment.
+        space: the action space of one environment, with the methods ``seed`` and ``sample``.
         num_envs: actions per step.
         seed: seed of the actions.
         steps: number of steps; None for 32 to 2,048, fewer with more environments.
@@ -182,10 +165,7 @@ def measure(
     if not seconds > 0:
         raise ValueError(f"seconds: expected a positive number, got {seconds}")
 
-    def report(name: str, rate: float) -> None:
-        if progress is not None:
-            progress(name, rate)
-
+    report = progress or (lambda name, rate: None)
     latest: dict[str, float] = {}
     for name, runner in runners.items():
         latest[name] = _warm_up(runner, seconds)

@@ -14,11 +14,13 @@ state. They suit environments that wait and, in a free-threaded Python, environm
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
@@ -194,20 +196,24 @@ def autotune(
     probe = Probe(env_fn)
     if progress is not None:
         progress("one environment", 1 / probe.step_time)
-    makers = dict(others or {})
+    others = others or {}
     rates = estimated_rates(probe, num_envs, available_cpus(), given, backends)
     estimates = [Candidate(*each) for each in rates]
-    plan = _Plan.of(estimates, probe, num_envs, bool(makers))
-    figures = _measured(plan, makers, env_fn, progress)
-    measured = _scaled_to_all(plan, figures, probe, num_envs)
-    measured += [Candidate(name, {}, figures[name].best, True) for name in makers]
+    likely, count, reason = _planned(estimates, probe, num_envs, bool(others))
+    makers: dict[str, Callable[[], VecEnv]] = {
+        each.name: partial(backend_class(each.backend), [env_fn] * count, **each.options)
+        for each in likely
+    }
+    figures = {name: each.best for name, each in _measured({**makers, **others}, progress).items()}
+    measured = [*_scaled_to_all(likely, count, figures, probe, num_envs)]
+    measured += [Candidate(name, {}, figures[name], True) for name in others]
     by_name = {each.name: each for each in [*estimates, *measured]}
     candidates = tuple(by_name.values())
     # Do not compare measurements with estimates: on a busy machine, measurements are lower.
-    comparable = [each for each in candidates if each.measured or not plan.candidates]
+    comparable = [each for each in candidates if each.measured or not likely]
     choice = _chosen(comparable, {each.name: each.steps_per_second for each in estimates})
     times = probe.step_time, probe.cpu_fraction
-    tuned = Autotuned(num_envs, *times, candidates, choice, plan.reason)
+    tuned = Autotuned(num_envs, *times, candidates, choice, reason)
     logger.info("autotuned:\n%s", tuned)
     return tuned
 
@@ -259,45 +265,33 @@ def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> C
     return next(each for each in best if expected.get(each.name, 0.0) >= nearly)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Candidates to measure, the number of their environments, and the reason for the choice."""
-
-    candidates: Sequence[Candidate]
-    count: int
-    reason: str
-
-    @classmethod
-    def of(cls, estimates: Sequence[Candidate], probe: Probe, num_envs: int, others: bool) -> _Plan:
-        """Choose candidates for measurement, according to their estimates."""
-        if probe.waits and num_envs > 1:
-            return cls.nothing(
-                f"a step spends only {probe.cpu_fraction:.0%} of its time on the CPU: environments "
-                "that wait need their own processes or threads"
-            )
-        if len(estimates) == 1 and not others:
-            only = estimates[0]
-            if only.backend == "subproc":
-                return cls.nothing(_only_candidate("subproc", only.options))
-            return cls.nothing(f"only one {'environment' if num_envs == 1 else 'CPU'}")
-        if num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
-            return cls.nothing("stepping all environments takes less time than waking a worker")
-        best = max(each.steps_per_second for each in estimates)
-        likely = [each for each in estimates if each.steps_per_second > MIN_EXPECTED_RATIO * best]
-        count = _affordable(likely, probe, num_envs)
-        if not count:
-            return cls.nothing(
-                f"estimated, not measured: making an environment takes {probe.making_time:.1g} s"
-            )
-        reason = "the best estimate among candidates within 10 % of the highest measured speed"
-        if count < num_envs:
-            reason += f"; measured with {counted(count, 'environment')}, because making one is slow"
-        return cls(likely, count, reason)
-
-    @classmethod
-    def nothing(cls, reason: str) -> _Plan:
-        """Return a plan without measurements."""
-        return cls((), 0, reason)
+def _planned(
+    estimates: Sequence[Candidate], probe: Probe, num_envs: int, others: bool
+) -> tuple[Sequence[Candidate], int, str]:
+    """Return candidates to measure, the number of their environments, and the choice's reason."""
+    if probe.waits and num_envs > 1:
+        reason = (
+            f"a step spends only {probe.cpu_fraction:.0%} of its time on the CPU: environments "
+            "that wait need their own processes or threads"
+        )
+        return (), 0, reason
+    if len(estimates) == 1 and not others:
+        only = estimates[0]
+        if only.backend == "subproc":
+            return (), 0, _only_candidate("subproc", only.options)
+        return (), 0, f"only one {'environment' if num_envs == 1 else 'CPU'}"
+    if num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
+        return (), 0, "stepping all environments takes less time than waking a worker"
+    best = max(each.steps_per_second for each in estimates)
+    likely = [each for each in estimates if each.steps_per_second > MIN_EXPECTED_RATIO * best]
+    count = _affordable(likely, probe, num_envs)
+    if not count:
+        reason = f"estimated, not measured: making an environment takes {probe.making_time:.1g} s"
+        return (), 0, reason
+    reason = "the best estimate among candidates within 10 % of the highest measured speed"
+    if count < num_envs:
+        reason += f"; measured with {counted(count, 'environment')}, because making one is slow"
+    return likely, count, reason
 
 
 def _affordable(candidates: Sequence[Candidate], probe: Probe, num_envs: int) -> int:
@@ -315,40 +309,32 @@ def _affordable(candidates: Sequence[Candidate], probe: Probe, num_envs: int) ->
 
 
 def _measured(
-    plan: _Plan,
-    makers: Mapping[str, Callable[[], VecEnv]],
-    env_fn: Callable[[], Any],
-    progress: Callable[[str, float], None] | None,
+    makers: Mapping[str, Callable[[], VecEnv]], progress: Callable[[str, float], None] | None
 ) -> dict[str, Throughput]:
-    """Measure the plan's candidates and those that ``makers`` make."""
     with ExitStack() as stack:
         runners = {}
-
-        def add(name: str, envs: VecEnv) -> None:
-            stack.enter_context(envs)
+        for name, make in makers.items():
+            envs = stack.enter_context(make())
             envs.reset(seed=0)
             actions = sample_actions(envs.action_space, envs.num_envs, steps=SAMPLED_STEPS)
             runners[name] = StepLoop(envs, envs.num_envs, actions)
-
-        for each in plan.candidates:
-            add(each.name, backend_class(each.backend)([env_fn] * plan.count, **each.options))
-        for name, make in makers.items():
-            add(name, make())
         return measure(runners, rounds=ROUNDS, seconds=ROUND_SECONDS, progress=progress)
 
 
 def _scaled_to_all(
-    plan: _Plan, figures: Mapping[str, Throughput], probe: Probe, num_envs: int
-) -> list[Candidate]:
-    """Return the plan's candidates with their throughput extrapolated to all environments."""
+    candidates: Sequence[Candidate],
+    count: int,
+    rates: Mapping[str, float],
+    probe: Probe,
+    num_envs: int,
+) -> Iterator[Candidate]:
+    """Yield candidates with their throughput extrapolated from ``count`` to all environments."""
     cpus = available_cpus()
-    more = math.ceil(num_envs / cpus) - math.ceil(plan.count / cpus)
-    dummies = [each for each in plan.candidates if each.backend == "dummy"]
-    step_time = 1 / figures[dummies[0].name].best if dummies else probe.step_time
-    candidates = []
-    for each in plan.candidates:
-        rate = figures[each.name].best
+    more = math.ceil(num_envs / cpus) - math.ceil(count / cpus)
+    dummies = [rates[each.name] for each in candidates if each.backend == "dummy"]
+    step_time = 1 / dummies[0] if dummies else probe.step_time
+    for each in candidates:
+        rate = rates[each.name]
         if each.backend != "dummy":
-            rate = num_envs / (plan.count / rate + more * step_time)
-        candidates.append(Candidate(each.backend, each.options, rate, measured=True))
-    return candidates
+            rate = num_envs / (count / rate + more * step_time)
+        yield dataclasses.replace(each, steps_per_second=rate, measured=True)
