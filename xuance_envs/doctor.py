@@ -152,14 +152,11 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
         from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 
         classes["RayVecEnv_Gym"] = RayVecEnv_Gym
+    env_fns = [partial(Gym_Env, ENV)] * 4
     for name, make in classes.items():
-        yield name, partial(_closing, make)
+        yield name, partial(lambda make: closing(make(env_fns)), make)
     if not missing_modules("remote"):
         yield "RemoteVecEnv", _running_server
-
-
-def _closing(make: Callable[..., Any]) -> closing[Any]:
-    return closing(make([partial(Gym_Env, ENV)] * 4))
 
 
 @contextmanager

@@ -43,18 +43,14 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, word
         ValueError: a row does not have one cell per title.
     """
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
-    rule = [
-        "-" * width if column < words else "-" * (width - 1) + ":"
-        for column, width in enumerate(widths)
-    ]
-    lines = [
-        " | ".join(
-            cell.ljust(width) if column < words else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (header, rule, *rows)
-    ]
-    return "\n".join(f"| {line} |" for line in lines)
+    rule = ["-" * width for width in widths[:words]]
+    rule += ["-" * (width - 1) + ":" for width in widths[words:]]
+    lines = []
+    for row in (header, rule, *rows):
+        cells = list(map(str.ljust, row[:words], widths))
+        cells += map(str.rjust, row[words:], widths[words:])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def plot_throughput(

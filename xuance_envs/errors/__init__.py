@@ -30,56 +30,33 @@ All of them can be pickled. Invalid arguments raise :class:`ValueError` or
 
 from __future__ import annotations
 
-from xuance_envs.errors._base import (
-    AlreadySteppingError,
-    ClosedVecEnvError,
-    NotResetError,
-    NotSteppingError,
-    VecEnvError,
-    WrongProcessError,
-)
+from xuance_envs.errors._base import AlreadySteppingError as AlreadySteppingError
+from xuance_envs.errors._base import ClosedVecEnvError as ClosedVecEnvError
+from xuance_envs.errors._base import NotResetError as NotResetError
+from xuance_envs.errors._base import NotSteppingError as NotSteppingError
+from xuance_envs.errors._base import VecEnvError as VecEnvError
+from xuance_envs.errors._base import WrongProcessError as WrongProcessError
 from xuance_envs.errors._base import caller_stacklevel as caller_stacklevel
-from xuance_envs.errors._environments import EnvError, StateError, StateMismatchError
+from xuance_envs.errors._environments import EnvError as EnvError
+from xuance_envs.errors._environments import StateError as StateError
+from xuance_envs.errors._environments import StateMismatchError as StateMismatchError
 from xuance_envs.errors._environments import invalid_reward as invalid_reward
-from xuance_envs.errors._remote import (
-    RemoteAuthenticationError,
-    RemoteConflictError,
-    RemoteError,
-    RemoteForbiddenError,
-    RemoteLimitError,
-    RemoteNotFoundError,
-    RemoteRequestError,
-    RemoteTooLargeError,
-    RemoteUnreachableError,
-    RemoteVersionError,
-)
-from xuance_envs.errors._workers import WorkerDiedError, WorkerTimeoutError
+from xuance_envs.errors._remote import RemoteAuthenticationError as RemoteAuthenticationError
+from xuance_envs.errors._remote import RemoteConflictError as RemoteConflictError
+from xuance_envs.errors._remote import RemoteError as RemoteError
+from xuance_envs.errors._remote import RemoteForbiddenError as RemoteForbiddenError
+from xuance_envs.errors._remote import RemoteLimitError as RemoteLimitError
+from xuance_envs.errors._remote import RemoteNotFoundError as RemoteNotFoundError
+from xuance_envs.errors._remote import RemoteRequestError as RemoteRequestError
+from xuance_envs.errors._remote import RemoteTooLargeError as RemoteTooLargeError
+from xuance_envs.errors._remote import RemoteUnreachableError as RemoteUnreachableError
+from xuance_envs.errors._remote import RemoteVersionError as RemoteVersionError
+from xuance_envs.errors._workers import WorkerDiedError as WorkerDiedError
+from xuance_envs.errors._workers import WorkerTimeoutError as WorkerTimeoutError
 from xuance_envs.errors._workers import counted as counted
 from xuance_envs.errors._workers import name_envs as name_envs
 
-__all__ = [
-    "AlreadySteppingError",
-    "ClosedVecEnvError",
-    "EnvError",
-    "NotResetError",
-    "NotSteppingError",
-    "RemoteAuthenticationError",
-    "RemoteConflictError",
-    "RemoteError",
-    "RemoteForbiddenError",
-    "RemoteLimitError",
-    "RemoteNotFoundError",
-    "RemoteRequestError",
-    "RemoteTooLargeError",
-    "RemoteUnreachableError",
-    "RemoteVersionError",
-    "StateError",
-    "StateMismatchError",
-    "VecEnvError",
-    "WorkerDiedError",
-    "WorkerTimeoutError",
-    "WrongProcessError",
-]
+__all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]
 
 # Show the public import path in tracebacks and pickles.
 for _name in __all__:

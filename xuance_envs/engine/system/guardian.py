@@ -9,8 +9,11 @@ unchanged, and :data:`KILL_SIGNAL` as SIGKILL. Worker and guardian are in separa
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,8 +32,6 @@ _SET_CHILD_SUBREAPER = 36
 
 def become_guardian() -> None:
     """Turn this process into a guardian; return only in its child, the worker."""
-    import ctypes
-
     start_group()
     libc = ctypes.CDLL(None)
     forwarded = (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL)
@@ -52,8 +53,6 @@ def become_guardian() -> None:
 
 def signal_after_main(number: int) -> int | None:
     """Make the kernel signal this process when the main process ends; return an fd to keep open."""
-    import fcntl
-
     parent = multiprocessing.parent_process()
     if parent is None:
         return None
@@ -69,8 +68,6 @@ def signal_after_main(number: int) -> int | None:
 
 def _guard(worker: int) -> None:
     """Wait until the worker exits, kill its descendants, and exit with its exit code or signal."""
-    import resource
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     kept = signal_after_main(signal.SIGCONT)  # continues this process if it is stopped
     if kept is not None:

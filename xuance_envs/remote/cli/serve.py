@@ -207,13 +207,16 @@ def run_serve(args: argparse.Namespace) -> None:
 def make_server(args: argparse.Namespace) -> Server:
     if not args.env and not args.multi_agent:
         raise ServeError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
-    shared = [*LIMIT_SHARES, *LIMIT_SHARES.values()]
-    unset = [name for name in shared if getattr(args, f"limit_{name}") is None]
+    limits: dict[str, Any] = {
+        name: value * unit or None  # 0 means no limit
+        for _, name, unit, _ in _LIMITS
+        if (value := getattr(args, f"limit_{name}")) is not None
+    }
     try:
         settings = Settings(
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
             Tokens.load(args.tokens, TOKEN_LIMITS),
-            _limits(args),
+            dataclasses.replace(_DEFAULTS, **limits),
             Permissions(
                 calls=frozenset(args.allow_call),
                 gets=frozenset(args.allow_get),
@@ -228,7 +231,7 @@ def make_server(args: argparse.Namespace) -> Server:
             pages_need_token=args.pages_need_token,
             watch_tokens=args.reload,
             shutdown_grace=args.shutdown_grace,
-            limits_by_tokens=frozenset(unset),
+            limits_by_tokens=frozenset({*LIMIT_SHARES, *LIMIT_SHARES.values()} - limits.keys()),
         )
         return Server(
             settings,
@@ -241,15 +244,6 @@ def make_server(args: argparse.Namespace) -> Server:
         )
     except (ImportError, OSError, ValueError) as error:
         raise ServeError(str(error)) from error
-
-
-def _limits(args: argparse.Namespace) -> Limits:
-    given: dict[str, Any] = {
-        name: value * unit or None  # 0 means no limit
-        for _, name, unit, _ in _LIMITS
-        if (value := getattr(args, f"limit_{name}")) is not None
-    }
-    return dataclasses.replace(_DEFAULTS, **given)
 
 
 def _try_environments(settings: Settings, ids: Sequence[str]) -> None:

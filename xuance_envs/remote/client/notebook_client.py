@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -151,14 +150,14 @@ class StudentGymEnvVectorized:
         if not envs:
             layout = SpaceLayout(self.observation_space)
             return layout.unflatten(SpaceRows.allocate(layout, 0).parts), []
-        request = {"episode_ids": self._ids_of(envs), **fields}
-        return self._session.request(path, request, partial(self._parse_reset, envs, ended))
 
-    def _parse_reset(self, envs: Sequence[int], ended: bool | Sequence[bool], answer: Any) -> Start:
-        observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
-        infos = infos_from_wire(answer["infos"], len(envs))
-        self._ended[list(envs)] = ended
-        return observations, infos
+        def parse(answer: Any) -> Start:
+            arrays = batch_from_wire(self.observation_space, answer["observations"], len(envs))
+            infos = infos_from_wire(answer["infos"], len(envs))
+            self._ended[list(envs)] = ended
+            return arrays, infos
+
+        return self._session.request(path, {"episode_ids": self._ids_of(envs), **fields}, parse)
 
     def step(self, actions: Any) -> Step:
         """Repeat each environment's action ``step_size`` times, or fewer if its episode ends.
@@ -233,7 +232,7 @@ class StudentGymEnvVectorized:
 
     def get_terminated_env_indices(self) -> list[int]:
         """Return the indices of environments whose episode has terminated or was truncated."""
-        return [int(env) for env in np.flatnonzero(self._ended)]
+        return np.flatnonzero(self._ended).tolist()
 
     def get_active_count(self) -> int:
         """Return the number of environments whose episode has not ended."""
