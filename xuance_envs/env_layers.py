@@ -38,16 +38,11 @@ def has_itself(layer: Any, name: str) -> bool:
 
 
 def reward_space_of(env: Any) -> Box | None:
-    """Return the space ``(k,)`` of an environment's vector rewards; None if rewards are numbers.
-
-    The outermost layer with a ``reward_space`` takes precedence. Only a Box of shape ``(k,)``
-    declares vectors. A wrapper with ``reward_space = None`` declares numbers.
-    """
-    space = None
+    """Return the space ``(k,)`` that the outermost layer declares for vector rewards, or None."""
     for layer in env_layers(env):
         if any((kind.__module__, kind.__name__) in _SCALARIZING for kind in type(layer).__mro__):
             return None
-        if has_itself(layer, "reward_space"):
+        if has_itself(layer, "reward_space"):  # None declares numbers
             space = layer.reward_space
             break
     else:

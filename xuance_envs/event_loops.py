@@ -82,13 +82,10 @@ class EventLoop:
             self.loop.call_soon_threadsafe(function)
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """Run an awaitable in the loop and wait for its result.
-
-        If the wait for an earlier awaitable was interrupted, that awaitable is cancelled first.
-        """
+        """Run an awaitable in the loop and wait for its result."""
         import asyncio
 
-        if self._last is not None:
+        if self._last is not None:  # the wait for it was interrupted
             self._last.cancel()
         future = self._last = asyncio.run_coroutine_threadsafe(outcome_of(awaitable), self.loop)
         while True:

@@ -9,6 +9,7 @@ import pdb
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,13 @@ def run_state(args: argparse.Namespace) -> None:
         print(f"\nfailure in step {failure['steps']} after saving: {failure['what']}")
     print()
     first = header.get("failure", {}).get("first", 0)
-    rows = [_row(number, env) for number, env in enumerate(header["envs"], first)]
+    rows = []
+    for number, env in enumerate(header["envs"], first):
+        extras = ", ".join(f"{name} ({length:,} bytes)" for name, length in env["extras"].items())
+        rows.append([str(number), env["kind"], f"{env['bytes']:,}", env["what"][:8], extras])
     print(markdown_table(["environment", "kind", "bytes", "description", "extras"], rows))
     if header["shared"]:
         print("shared by all environments:", ", ".join(header["shared"]))
-
-
-def _row(number: int, env: dict[str, Any]) -> list[str]:
-    extras = ", ".join(f"{name} ({length:,} bytes)" for name, length in env["extras"].items())
-    return [str(number), env["kind"], f"{env['bytes']:,}", env["what"][:8], extras]
 
 
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,10 +97,8 @@ def run_replay(args: argparse.Namespace) -> None:
         f"replaying {counted(len(failure.actions), 'step')} of "
         f"{counted(len(failure.functions), 'environment')}; the last step failed"
     )
-    functions = [
-        (lambda function=function, given=given: function(**given))
-        for function, given in zip(failure.functions, failure.keywords, strict=True)
-    ]
+    pairs = zip(failure.functions, failure.keywords, strict=True)
+    functions = [partial(function, **given) for function, given in pairs]
     frame_history = _FrameHistory() if args.render else None
     failing_env = failure.first
     with _recorded_indices(failure.first), DummyVecEnv(functions) as envs:

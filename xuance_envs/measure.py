@@ -166,21 +166,18 @@ def measure(
         raise ValueError(f"seconds: expected a positive number, got {seconds}")
 
     report = progress or (lambda name, rate: None)
-    latest: dict[str, float] = {}
+    rates: dict[str, list[float]] = {}
     for name, runner in runners.items():
-        latest[name] = _warm_up(runner, seconds)
-        report(name, latest[name])
-
-    rates: dict[str, list[float]] = {name: [] for name in runners}
+        rates[name] = [_warm_up(runner, seconds)]
+        report(name, rates[name][0])
     order = list(runners)
     for _ in range(rounds):
         for name in order:
-            latest[name] = _timed_run(runners[name], latest[name], seconds)
-            rates[name].append(latest[name])
-            report(name, latest[name])
+            rates[name].append(_timed_run(runners[name], rates[name][-1], seconds))
+            report(name, rates[name][-1])
         order.reverse()
     return {
-        name: Throughput(name, runner.num_envs, tuple(rates[name]))
+        name: Throughput(name, runner.num_envs, tuple(rates[name][1:]))
         for name, runner in runners.items()
     }
 

@@ -9,10 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -59,8 +58,7 @@ class CommandError(Exception):
     """An error that the user can fix; printed without a traceback."""
 
 
-@dataclass(frozen=True)
-class Demo:
+class Demo(NamedTuple):
     env_id: str
     env_fn: Callable[[], Any]
     backends: Backends
@@ -78,8 +76,7 @@ class Demo:
         return cases
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """Environments that the demo measures in each of its backends."""
 
     title: str

@@ -32,15 +32,15 @@ from __future__ import annotations
 
 from xuance_envs.errors._base import AlreadySteppingError as AlreadySteppingError
 from xuance_envs.errors._base import ClosedVecEnvError as ClosedVecEnvError
+from xuance_envs.errors._base import EnvError as EnvError
 from xuance_envs.errors._base import NotResetError as NotResetError
 from xuance_envs.errors._base import NotSteppingError as NotSteppingError
+from xuance_envs.errors._base import StateError as StateError
+from xuance_envs.errors._base import StateMismatchError as StateMismatchError
 from xuance_envs.errors._base import VecEnvError as VecEnvError
 from xuance_envs.errors._base import WrongProcessError as WrongProcessError
 from xuance_envs.errors._base import caller_stacklevel as caller_stacklevel
-from xuance_envs.errors._environments import EnvError as EnvError
-from xuance_envs.errors._environments import StateError as StateError
-from xuance_envs.errors._environments import StateMismatchError as StateMismatchError
-from xuance_envs.errors._environments import invalid_reward as invalid_reward
+from xuance_envs.errors._base import invalid_reward as invalid_reward
 from xuance_envs.errors._remote import RemoteAuthenticationError as RemoteAuthenticationError
 from xuance_envs.errors._remote import RemoteConflictError as RemoteConflictError
 from xuance_envs.errors._remote import RemoteError as RemoteError
