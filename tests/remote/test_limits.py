@@ -21,7 +21,6 @@ from leftovers import wait_until as comes_true
 from remote_envs import ForgingEnv, SlowStartEnv
 from serving import API_PREFIX, TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
-from xuance_envs.engine.system import guardian
 from xuance_envs.engine.system.current import system
 from xuance_envs.remote.server.access import Permissions
 from xuance_envs.remote.server.hosting import sessions
@@ -74,9 +73,9 @@ def test_the_limit_counts_the_processes_of_the_system(serve: ServerMaker) -> Non
         episodes = ask.ask("create", env_id="Counting").json()["episode_ids"]
         asked = {"operation": "get_attr", "name": "pid", "episode_ids": episodes}
         pids.update(ask.ask("call", **asked).json()["results"])
-    parent_of = guardian.parents()
+    parent_of = system.parents()
     guardians = {parent_of[pid] for pid in pids}
-    below = [pid for each in guardians for pid in (each, *guardian.descendants(each, parent_of))]
+    below = [pid for each in guardians for pid in (each, *system.descendants(each, parent_of))]
     assert (len(pids), len(below)) == (3, 6)
 
 
@@ -279,10 +278,10 @@ def test_a_killed_server_leaves_no_stopped_process(stopped: str) -> None:
     pid = ask.ask("call", operation="get_attr", name="pid").json()["results"][0]
     family = {
         "the worker": [pid],
-        "its guardian": [guardian.parents()[pid]],
-        "both": [guardian.parents()[pid], pid],
+        "its guardian": [system.parents()[pid]],
+        "both": [system.parents()[pid], pid],
     }
-    processes = [server.pid, *guardian.descendants(server.pid, guardian.parents())]
+    processes = [server.pid, *system.descendants(server.pid, system.parents())]
     assert len(processes) >= 5  # including the fork server and the resource tracker
     for each in family[stopped]:
         os.kill(each, signal.SIGSTOP)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 
 
-def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
-    """Yield the version and folder of each control group that may limit this process."""
+def limits(controller: str, read: dict[int, Callable[[Path], float | None]]) -> list[float]:
+    """Return all limits that ``read[version]`` finds in the folders of the control groups."""
     try:
         lines = _MEMBERSHIP.read_text().splitlines()
     except OSError:
-        return
+        return []
+    found = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -27,17 +29,6 @@ def control_groups(controller: str) -> Iterator[tuple[int, Path]]:
         group = top / path.lstrip("/")
         for folder in (group, *group.parents):
             if folder == top or top in folder.parents:
-                yield version, folder
-
-
-def limits(controller: str, read: dict[int, Callable[[Path], float | None]]) -> list[float]:
-    """Return all limits that ``read[version]`` finds in the folders of the control groups."""
-    found = []
-    for version, folder in control_groups(controller):
-        try:
-            limit = read[version](folder)
-        except (OSError, ValueError):
-            continue
-        if limit is not None:
-            found.append(limit)
-    return found
+                with suppress(OSError, ValueError):
+                    found.append(read[version](folder))
+    return [limit for limit in found if limit is not None]
