@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from xuance_envs.doctor import add_doctor_arguments
 from xuance_envs.errors import StateError
 from xuance_envs.file_commands import add_replay_arguments, add_state_arguments
-from xuance_envs.measuring_commands import CommandError, add_bench_arguments, add_demo_arguments
+from xuance_envs.measuring_commands import add_bench_arguments, add_demo_arguments
+from xuance_envs.remote.cli import CommandError
 from xuance_envs.remote.cli.administration import add_sessions_arguments, add_tokens_arguments
-from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments
+from xuance_envs.remote.cli.serve import add_serve_arguments
 
 COMMANDS = {
     "demo": (
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(driver, "dummy")
     try:
         args.run(args)
-    except (CommandError, ServeError, StateError, OSError) as error:
+    except (CommandError, StateError, OSError) as error:
         print(f"{parser.prog} {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -87,9 +87,8 @@ def _gil() -> str:
     if not gil_is_enabled():
         return "off"
     loaded = [name.partition(".")[0] for name in list(sys.modules)]  # in the order of imports
-    modules = dict.fromkeys(name for name in (*loaded, *GIL_SUSPECTS) if name.isidentifier())
-    modules.pop("__main__", None)
-    imports = [f"with suppress(Exception): import {module}" for module in modules]
+    modules = dict.fromkeys(filter(str.isidentifier, (*loaded, *GIL_SUSPECTS)))
+    imports = [f"with suppress(Exception): import {each}" for each in modules if each != "__main__"]
     command = "\n".join(["from contextlib import suppress", *imports])
     result = subprocess.run(
         [sys.executable, "-W", "always", "-c", command], capture_output=True, text=True, check=False

@@ -99,14 +99,14 @@ def run_replay(args: argparse.Namespace) -> None:
     )
     pairs = zip(failure.functions, failure.keywords, strict=True)
     functions = [partial(function, **given) for function, given in pairs]
-    frame_history = _FrameHistory() if args.render else None
+    frames = _FrameHistory()
+    render = frames.add if args.render else (lambda envs: None)
     failing_env = failure.first
     with _recorded_indices(failure.first), DummyVecEnv(functions) as envs:
         layout = SpaceLayout(envs.action_space)
         envs.reset()
         envs.load_state(failure.states)
-        if frame_history is not None:
-            frame_history.add(envs)
+        render(envs)
         for number, leaves in enumerate(failure.actions, 1):
             try:
                 with _recorded_indices(failure.first):
@@ -117,8 +117,7 @@ def run_replay(args: argparse.Namespace) -> None:
                 print(f"step {number} raised: {error}")
                 failing_env = error.env_index
                 break
-            if frame_history is not None:
-                frame_history.add(envs)
+            render(envs)
             if (has_nan := _find_nan(obs, rewards)).any():
                 failing_env = failure.first + int(has_nan.argmax())
                 print(
@@ -130,8 +129,8 @@ def run_replay(args: argparse.Namespace) -> None:
                 break
         else:
             print("not reproduced: the failure depends on something outside the saved states")
-    if frame_history is not None:
-        frame_history.save(args.file.with_suffix(".gif"), failing_env, failure.first)
+    if args.render:
+        frames.save(args.file.with_suffix(".gif"), failing_env, failure.first)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.remote.cli import CommandError
 from xuance_envs.report import markdown_table, plot_throughput
 from xuance_envs.tuning import autotune
 
@@ -52,10 +53,6 @@ ATARI_BACKENDS: Backends = {
 DEMO_ROUNDS = 5
 DEMO_PHASES = 1 + progress_ticks(1, DEMO_ROUNDS)
 """Progress ticks per backend: one for collecting episodes, then those of the measurement."""
-
-
-class CommandError(Exception):
-    """An error that the user can fix; printed without a traceback."""
 
 
 class Demo(NamedTuple):

@@ -40,10 +40,7 @@ logger = logging.getLogger("xuance_envs")
 
 ROUNDS = 6
 ROUND_SECONDS = 0.015
-"""Number and length of the timed runs of each candidate.
-
-The fastest run counts, because other load on the machine can only slow a run down.
-"""
+"""Timed runs of each candidate. The fastest counts: other load can only slow a run down."""
 
 MAX_MAKING_SECONDS = 0.5
 """Maximum seconds for making the environments of all candidates."""
@@ -58,10 +55,7 @@ MIN_EXPECTED_RATIO = 0.5
 """Candidates with less than this fraction of the highest estimate are not measured."""
 
 MEASUREMENT_TOLERANCE = 0.9
-"""Candidates with at least this fraction of the highest measured throughput count as equally fast.
-
-Among them, the estimates decide.
-"""
+"""Among candidates with this fraction of the highest measured throughput, estimates decide."""
 
 SIMPLER_CHOICE_TOLERANCE = 0.97
 """The simplest equally fast candidate within this fraction of the best estimate is chosen."""

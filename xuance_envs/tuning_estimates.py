@@ -32,10 +32,7 @@ MAX_WORKERS = 64
 """Maximum number of worker processes for waiting environments."""
 
 WORKER_OVERHEAD = 60e-6
-"""Estimated overhead of a step with worker processes, in seconds.
-
-If this process steps environments, too, the overhead is half as large.
-"""
+"""Estimated overhead of a step with worker processes, in seconds; half with ``caller_steps``."""
 
 THREAD_OVERHEAD = 10e-6
 """Estimated overhead of a step with threads, in seconds."""

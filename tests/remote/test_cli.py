@@ -17,7 +17,8 @@ from scripts import run_script
 from serving import ServedProcess, wait_until
 
 from xuance_envs.errors import RemoteLimitError
-from xuance_envs.remote.cli.serve import ServeError, add_serve_arguments, make_server
+from xuance_envs.remote.cli import CommandError
+from xuance_envs.remote.cli.serve import add_serve_arguments, make_server
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server.limits import PROCESSES_PER_WORKER
 
@@ -112,19 +113,19 @@ def test_so_is_an_option_that_cannot_be(
     except SystemExit:
         assert said in capsys.readouterr().err
         return
-    with pytest.raises(ServeError, match=said):
+    with pytest.raises(CommandError, match=said):
         make_server(options)
 
 
 def test_something_to_serve_has_to_be_said() -> None:
-    with pytest.raises(ServeError, match="--env"):
+    with pytest.raises(CommandError, match="--env"):
         make_server(options_of())
 
 
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        with pytest.raises(ServeError, match="in use"):
+        with pytest.raises(CommandError, match="in use"):
             make_server(options_of("--env", "CartPole-v1", "--port", port))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xuance_envs.errors import RemoteAuthenticationError, RemoteError
-from xuance_envs.remote.cli.serve import ServeError
+from xuance_envs.remote.cli import CommandError
 from xuance_envs.remote.server.access import NAME, NAME_RULE
 from xuance_envs.remote.wire.constants import API_PREFIX
 
@@ -43,15 +43,15 @@ def add_tokens_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_tokens(args: argparse.Namespace) -> None:
     if args.count < 0:
-        raise ServeError(f"--count: expected at least 0, got {args.count}")
+        raise CommandError(f"--count: expected at least 0, got {args.count}")
     if not (args.names or args.count):
-        raise ServeError("no token to create: give names, or --count N with N of at least 1")
+        raise CommandError("no token to create: give names, or --count N with N of at least 1")
     digits = len(str(args.count))
     numbered = (f"{args.prefix}{number:0{digits}}" for number in range(1, args.count + 1))
     names = [*args.names, *numbered]
     for name in names:
         if not NAME.fullmatch(name):
-            raise ServeError(f"NAME or --prefix: expected {NAME_RULE}, got {name!a}")
+            raise CommandError(f"NAME or --prefix: expected {NAME_RULE}, got {name!a}")
     width = max(map(len, names))
     for name in names:
         print(f"{name:{width}}  {secrets.token_hex(TOKEN_BYTES)}")
@@ -82,7 +82,7 @@ def run_sessions(args: argparse.Namespace) -> None:
         connection = ApiClient(args.url, token, 30.0, args.ca or True)
     except (ImportError, OSError, ValueError) as error:
         name, colon, text = str(error).partition(":")
-        raise ServeError(f"{_OPTIONS.get(name, name)}{colon}{text}") from error
+        raise CommandError(f"{_OPTIONS.get(name, name)}{colon}{text}") from error
     try:
         for number in args.end:
             connection.request("DELETE", f"{API_PREFIX}/sessions/{number}")
@@ -90,9 +90,9 @@ def run_sessions(args: argparse.Namespace) -> None:
         print(json.dumps(answer) if args.json else _session_table(answer["sessions"]))
     except RemoteAuthenticationError as error:
         remedy = f"give --token-file FILE or set {TOKEN_VARIABLE}"
-        raise ServeError(f"{connection.server} requires an admin token: {remedy}") from error
+        raise CommandError(f"{connection.server} requires an admin token: {remedy}") from error
     except RemoteError as error:
-        raise ServeError(str(error)) from error
+        raise CommandError(str(error)) from error
     finally:
         connection.close()
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import EnvError, VecEnvError, counted
+from xuance_envs.remote.cli import CommandError
 from xuance_envs.remote.server.access import (
     TOKENS_VARIABLE,
     Permissions,
@@ -108,10 +109,6 @@ _PERMISSIONS = (
 SWITCH_INTERVAL = 1e-4
 
 
-class ServeError(Exception):
-    """An error that the user can fix, such as a bad argument."""
-
-
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_serve)
     add = parser.add_argument
@@ -192,7 +189,7 @@ def run_serve(args: argparse.Namespace) -> None:
     settings = server.settings
     try:
         _try_environments(settings, settings.catalogue.ids)
-    except ServeError:
+    except CommandError:
         server.close()
         raise
     count = len(settings.tokens)
@@ -206,7 +203,7 @@ def run_serve(args: argparse.Namespace) -> None:
 
 def make_server(args: argparse.Namespace) -> Server:
     if not args.env and not args.multi_agent:
-        raise ServeError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
+        raise CommandError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
     limits: dict[str, Any] = {
         name: value * unit or None  # 0 means no limit
         for _, name, unit, _ in _LIMITS
@@ -243,11 +240,11 @@ def make_server(args: argparse.Namespace) -> Server:
             proxies=Proxies(args.root_path, args.trusted_proxy),
         )
     except (ImportError, OSError, ValueError) as error:
-        raise ServeError(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
-    """Create one environment of each id in a worker; raise a ServeError if this fails."""
+    """Create one environment of each id in a worker; raise a CommandError if this fails."""
     for env_id in ids:
         functions = settings.catalogue.functions(env_id, 1, {})
         try:
@@ -256,7 +253,7 @@ def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
                 logger.info("%s: observations %s, actions %s", env_id, *spaces)
         except (VecEnvError, RuntimeError) as error:
             reason = error.reason if isinstance(error, EnvError) else error
-            raise ServeError(f"cannot serve {env_id!r}: {reason}") from error
+            raise CommandError(f"cannot serve {env_id!r}: {reason}") from error
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:

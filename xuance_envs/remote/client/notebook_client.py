@@ -131,7 +131,7 @@ class StudentGymEnvVectorized:
             ValueError: an index is out of range or repeated.
         """
         envs = checked_env_ids(ids, self.num_envs, "ids")
-        self._check_open()
+        self._check(idle=False)
         seeds = seed_per_env(seed, envs)
         fields = {"seed": None if seed is None else checked_seeds(seeds)}
         if envs and self.waiting:
@@ -185,7 +185,7 @@ class StudentGymEnvVectorized:
             ValueError: the actions do not match the action space; no environment was stepped.
             RemoteConflictError: an environment was never reset.
         """
-        self._check_open()
+        self._check(idle=False)
         try:
             self._actions.put(actions, ALL_ENVS, self.num_envs)
         except BadValueError as error:
@@ -210,7 +210,7 @@ class StudentGymEnvVectorized:
         Raises:
             NotSteppingError: no step is pending.
         """
-        self._check_open()
+        self._check(idle=False)
         if not self.waiting:
             raise errors.NotSteppingError("step_wait was called while no step is pending")
         return cast(Step, self._session.finish_pending())
@@ -247,7 +247,7 @@ class StudentGymEnvVectorized:
         Raises:
             RemoteConflictError: an environment was never reset.
         """
-        self._check_idle()
+        self._check()
         envs = checked_env_ids(env_ids, self.num_envs)
         if not envs:
             return EnvStates([], {})
@@ -266,7 +266,7 @@ class StudentGymEnvVectorized:
             StateError: a state was not saved in this session.
             RemoteNotFoundError: the server has dropped one of the states.
         """
-        self._check_idle()
+        self._check()
         envs = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(envs))
         operation = {"operation": "load", "states": self._session.state_numbers(state)}
@@ -283,7 +283,7 @@ class StudentGymEnvVectorized:
         Raises:
             RemoteConflictError: a source was never reset.
         """
-        self._check_idle()
+        self._check()
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         ended = [bool(self._ended[source]) for source in sources]
         source_ids = [self.episode_ids[source] for source in sources]
@@ -292,7 +292,7 @@ class StudentGymEnvVectorized:
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
         """Return the results of ``render`` for the environments ``ids``, by default for all."""
-        self._check_idle()
+        self._check()
         envs = checked_env_ids(ids, self.num_envs, "ids")
         if not envs:
             return []
@@ -315,13 +315,10 @@ class StudentGymEnvVectorized:
         state = ", closed" if self.closed else ""
         return f"{type(self).__name__}({fields}, server={self._session.server!r}{state})"
 
-    def _check_open(self) -> None:
+    def _check(self, *, idle: bool = True) -> None:
         if self.closed:
             raise errors.ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
-
-    def _check_idle(self) -> None:
-        self._check_open()
-        if self.waiting:
+        if idle and self.waiting:
             text = "an interrupted step is pending: call step_wait() or reset() first"
             raise errors.AlreadySteppingError(text)
 
