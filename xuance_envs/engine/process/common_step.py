@@ -45,6 +45,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -62,7 +63,6 @@ from xuance_envs.engine.process.settings import CommonSettings, PassedFd
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.stream import PeerGoneError
-from xuance_envs.engine.system import eventfds
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL, SUSPENSION_THRESHOLD
 from xuance_envs.errors import ClosedVecEnvError
@@ -74,11 +74,26 @@ PATIENCE = 5e-3  # seconds after which the main process wakes all teams itself
 # Codes besides replies, in this order: reply in the pipe, no reply yet, request in the pipe.
 IN_PIPE, WAITING, DIRECT = range(3)
 
+_COUNTER_BYTES = 8  # size of a read of an eventfd, which returns the counter
 _BELL_TIMEOUT = 1.0  # seconds until the bell must ring after the last reply
 _FIRST_PAUSE, _LONGEST_PAUSE = 1e-4, 1e-2  # seconds between two checks of a code
 
 _FOLLOW_AND_STEP = frame(RequestType.FOLLOW) + STEP
-_ONE = eventfds.increment(1)
+
+
+def _increment(number: int) -> bytes:
+    """Return the bytes whose write adds a number to a counter."""
+    return number.to_bytes(_COUNTER_BYTES, sys.byteorder)
+
+
+def _drain(counter: int) -> None:
+    """Set a counter to zero."""
+    with suppress(BlockingIOError):
+        while True:
+            os.read(counter, _COUNTER_BYTES)
+
+
+_ONE = _increment(1)
 
 
 def open_common_step(
@@ -97,7 +112,7 @@ def open_common_step(
 def _wake(starts: Sequence[int], parity: int, record: list[int]) -> None:
     """Wake a team; record that the counter was incremented."""
     with suppress(BlockingIOError):  # cleared by arming, or by an earlier call
-        os.read(starts[1 - parity], eventfds.COUNTER_BYTES)
+        os.read(starts[1 - parity], _COUNTER_BYTES)
     record.extend(map(os.write, (starts[parity],), (_ONE,)))
 
 
@@ -311,7 +326,7 @@ class CommonStep(CommonDriver):
     def _arm_with(self, tag: int) -> None:
         """Prepare to arm with step ``tag``, which starts through the pipes; with -1, do not arm."""
         for counter in chain(self._starts, *self._others) if tag >= 0 else ():
-            eventfds.drain(counter)
+            _drain(counter)
         self._arming_tag = tag
 
     @override
@@ -319,9 +334,9 @@ class CommonStep(CommonDriver):
         channels = [driver.channel for driver in self._workers]
         if not all([channel.has_reply_to(tag, _FOLLOW_AND_STEP) for channel in channels]):
             return
-        eventfds.drain(self._tokens)
-        eventfds.drain(self._bell_fd)
-        os.write(self._tokens, eventfds.increment(len(channels) - 1))
+        _drain(self._tokens)
+        _drain(self._bell_fd)
+        os.write(self._tokens, _increment(len(channels) - 1))
         ends = system.watch_together([driver.worker.peer for driver in self._workers])
         self._ends, self._number = ends, 1  # so that the next step uses starts[0]
         self._bell = Inbox(self._bell_fd, ends.fileno(), self._spin, self._expect_ready)
@@ -337,7 +352,7 @@ class Follower:
             return
         self._tokens, self._bell, *starts = [passed.fd for passed in settings.counters]
         self._starts, self._others = starts[:2], starts[2:]  # of its team; of a team to wake
-        self._full = eventfds.increment(settings.workers - 1)
+        self._full = _increment(settings.workers - 1)
         codes = memory.map(settings.start, settings.workers)
         system.make_private_in_forks(codes, memory.fd, settings.start)
         self._codes, self._index = memoryview(codes), index
@@ -366,7 +381,7 @@ class Follower:
 
     def _take_token(self) -> None:
         try:
-            os.read(self._tokens, eventfds.COUNTER_BYTES)
+            os.read(self._tokens, _COUNTER_BYTES)
         except BlockingIOError:  # the last worker
             os.write(self._tokens, self._full)
             os.write(self._bell, _ONE)
