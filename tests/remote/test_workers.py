@@ -19,7 +19,7 @@ from remote_envs import CountingEnv, cart_pole
 from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import errors
-from xuance_envs.engine.group.stored_states import StoredStates
+from xuance_envs.engine.group.group_states import GroupStates
 from xuance_envs.engine.system.current import system
 from xuance_envs.remote.client import remote_driver
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
@@ -66,7 +66,7 @@ class ReportingEnv(CountingEnv):
 
     @property
     def stored(self):
-        return len(StoredStates._stored)
+        return len(GroupStates._stored)
 
 
 def make(

@@ -15,7 +15,6 @@ MODULES = [
     "multiprocessing.popen_forkserver",
     "xuance_envs.engine.process.worker",
     "xuance_envs.engine.group.group_states",
-    "xuance_envs.engine.group.stored_states",
     "xuance_envs.multi_agent.adapters",
     "xuance_envs.multi_agent.xuance_env",
     "xuance_envs.remote.server.hosting.repeating_env",

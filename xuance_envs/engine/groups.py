@@ -17,11 +17,10 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver
 from xuance_envs.engine.failure_files import FailureRecorder
-from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.resumable_group import ResumableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup, make_group
 from xuance_envs.engine.group.single_env import (
     EnvDescription,
     check_distinct,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome
 from xuance_envs.engine.group.protocol import StateBuffer
-from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError
-from xuance_envs.state.checkpointer import EnvCheckpointer, PreparedRestore
+from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError, MismatchError, to_state_error
 from xuance_envs.state.fingerprint import Fingerprint
 from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
+
+if TYPE_CHECKING:
+    from xuance_envs.engine.group.resumable_group import ResumableGroup
 
 # Saved state or its size, digest of its fingerprint, and True if loading replays actions.
 Saved = tuple[bytes | int | None, bytes, bool]
@@ -33,44 +35,25 @@ def packed_registry() -> bytes | None:
 
 
 SavedStates = tuple[list[Saved], Mapping[bytes, bytes]]  # states; packed fingerprints by digest
+Facts = tuple[bytes, bytes]  # digest of the environment's fingerprint, and the packed fingerprint
 
-
-class _Group(Protocol):
-    envs: list[Any]
-    recipe: Recipe
-
-    def acting_state(self, i: int) -> ActingState: ...
-
-    def fits_observation_space(self, leaves: Sequence[Any]) -> bool: ...
-
-    def set_acting_states(self, acting_states: Mapping[int, ActingState]) -> Outcome: ...
-
-    def each(
-        self, command: str, places: Sequence[int], act: Any, name: None, values: Sequence[Any]
-    ) -> list[Any]: ...
-
+# Packed acting state, and the function that loads the state.
+_Prepared = tuple[tuple[Any, ...], Callable[[], Any]]
 
 # Types in a packed acting state: without and with a pending reset.
 _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
 
 
-class _AlreadyApplied(NamedTuple):
-    """Prepared state that needs no loading: the environment is already in it."""
-
-    seen: Any
-
-    def apply(self) -> None:
-        pass
-
-
 class GroupStates:
-    def __init__(self, group: _Group) -> None:
+    _stored: ClassVar[dict[int, tuple[bytes, Facts]]] = {}  # shared by all groups of the process
+
+    def __init__(self, group: ResumableGroup) -> None:
         self._group = group
         self._first, self._autoreset = group.recipe.first, group.recipe.autoreset
         self._handlers: dict[int, tuple[Any, EnvCheckpointer]] = {}
         self._kept: dict[int, bytes] = {}
         self._outgoing: dict[int, bytes] = {}
-        self._prepared: dict[int, PreparedRestore | _AlreadyApplied] = {}
+        self._prepared: dict[int, _Prepared] = {}
         self._registry: bytes | None = None
         self._packed_fingerprints: dict[bytes, bytes] = {}
 
@@ -149,12 +132,12 @@ class GroupStates:
         self._apply_registry(registry)
         self._prepared = {}
         blobs = [one if isinstance(one, bytes) else one.read() for one in states]
-        prepared: dict[int, PreparedRestore | _AlreadyApplied] = {}
+        prepared: dict[int, _Prepared] = {}
 
         def prepare_one(_: Any, given: tuple[int, tuple[bool, int], bytes]) -> list[str]:
             i, (is_kept, number), digest = given
             if is_kept and number == i and not forks:
-                prepared[i] = _AlreadyApplied(self._pack_acting_state(i))
+                prepared[i] = self._pack_acting_state(i), lambda: None  # it is in this state
                 return []
             data = self._require(self._kept, number, "clone_state") if is_kept else blobs[number]
             state, env = self._state(i), self._first + i
@@ -164,11 +147,11 @@ class GroupStates:
                 if digest != own.digest:
                     warnings = own.check(*loads_plain(fingerprints[digest], trusted))
                 one = state.prepare(data, trusted, [env] if forks else None, plan)
-                prepared[i] = one
+                prepared[i] = one.seen, one.apply
                 warnings = [*warnings, *one.doubts]
                 if not trusted:
-                    self._check_acting_state(prepared[i].seen)
-                self._check_autoreset(prepared[i].seen[2])
+                    self._check_acting_state(one.seen)
+                self._check_autoreset(one.seen[2])
             except FaultError as fault:
                 raise to_state_error(env, fault, "load_state") from None
             return warnings
@@ -182,9 +165,9 @@ class GroupStates:
         acting_states = {}
         prepared, self._prepared = self._prepared, {}
         found = [self._require(prepared, i, "load_state") for i in places]
-        self._group.each("load_state", places, lambda _, state: state.apply(), None, found)
+        self._group.each("load_state", places, lambda _, one: one[1](), None, found)
         for i in places:
-            leaves, info, pending, arguments = prepared[i].seen
+            leaves, info, pending, arguments = prepared[i][0]
             acting_states[i] = ActingState(leaves, info, bool(pending), arguments)
         return self._group.set_acting_states(acting_states)
 
@@ -270,3 +253,53 @@ class GroupStates:
             merge_registered(loads(registry))
             self._registry = registry
             self._handlers = {}
+
+    # -- states that this process keeps until they are dropped, for an HTTP session ----
+
+    def store_states(
+        self,
+        places: Sequence[int],
+        numbers: Sequence[int],
+        registry: bytes | None,
+        max_bytes: float,
+    ) -> list[int]:
+        """Save states under their numbers; return their sizes. Above ``max_bytes``, keep none."""
+        stored, sizes = {}, []
+        for i, number in zip(places, numbers, strict=True):
+            ((data, digest, _),), fingerprints = self.save_states([i], registry)
+            assert isinstance(data, bytes)
+            sizes.append(len(data))
+            if sum(sizes) > max_bytes:
+                return sizes
+            stored[number] = data, (digest, fingerprints[digest])
+        self._stored.update(stored)
+        return sizes
+
+    def prepare_stored(
+        self, places: Sequence[int], numbers: Sequence[int], registry: bytes | None
+    ) -> list[str]:
+        """Check some environments against states that this process keeps; return warnings."""
+        found = [self._stored[number] for number in numbers]
+        sources = [(False, k) for k in range(len(places))]
+        digests = [digest for _, (digest, _) in found]
+        fingerprints = dict(facts for _, facts in found)
+        states = [data for data, _ in found]
+        options = fingerprints, False, True, registry
+        return self.prepare_states(places, sources, digests, *options, states)
+
+    def copy_stored(self, numbers: Sequence[int], buffers: Sequence[StateBuffer]) -> list[Facts]:
+        """Write states to buffers; return (digest, packed fingerprint) of each."""
+        for number, buffer in zip(numbers, buffers, strict=True):
+            buffer.write(self._stored[number][0])
+        return [self._stored[number][1] for number in numbers]
+
+    def import_stored(
+        self, numbers: Sequence[int], facts: Sequence[Facts], buffers: Sequence[StateBuffer]
+    ) -> None:
+        """Keep states that another process copied to buffers."""
+        for number, fact, buffer in zip(numbers, facts, buffers, strict=True):
+            self._stored[number] = buffer.read(), fact
+
+    def drop_stored(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._stored.pop(number, None)

@@ -9,10 +9,9 @@ from typing import Any
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.base_env_group import AttributeSetter
-from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe, reset_arguments
-from xuance_envs.engine.group.resumable_group import ResumableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup, make_group
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.serialization import copy_of

@@ -11,11 +11,10 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
-from xuance_envs.engine.group.making import make_group
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateBuffer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.resumable_group import ResumableGroup
+from xuance_envs.engine.group.resumable_group import ResumableGroup, make_group
 from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
 

@@ -23,13 +23,13 @@ from xuance_envs.engine.group.outcome import (
     Outcome,
     ResultWithStates,
 )
-from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.single_env import ResetOnStep, is_asynchronous, spaces_of
 from xuance_envs.engine.group.step_results import RESTARTED_KEY, Results, StepCopier, Steps
 from xuance_envs.errors import EnvError, counted
 
 if TYPE_CHECKING:
-    from xuance_envs.engine.group.group_states import SavedStates
-    from xuance_envs.engine.group.stored_states import StoredStates
+    from xuance_envs.engine.group.group_states import GroupStates, SavedStates
 
 
 class NotResumed(NamedTuple):
@@ -111,11 +111,11 @@ class ResumableGroup(EnvGroup):
         return method
 
     @cached_property
-    def states(self) -> StoredStates:
+    def states(self) -> GroupStates:
         # Imported here because every worker loads this module, but few save states.
-        from xuance_envs.engine.group.stored_states import StoredStates
+        from xuance_envs.engine.group.group_states import GroupStates
 
-        return StoredStates(self)
+        return GroupStates(self)
 
     # -- resuming ---------------------------------------------------------------------
 
@@ -233,3 +233,13 @@ class ResumableGroup(EnvGroup):
         batch = self._info_columns(False).batch(rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})
+
+
+def make_group(recipe: Recipe, *args: Any, **kwargs: Any) -> ResumableGroup:
+    """Create environments and a group of the kind that fits them."""
+    group = ResumableGroup(recipe, *args, **kwargs)
+    if not any(map(is_asynchronous, group.envs)):
+        return group
+    from xuance_envs.engine.group.async_group import AsyncGroup  # imports asyncio
+
+    return AsyncGroup(recipe, *args, **kwargs, envs=group.envs)
