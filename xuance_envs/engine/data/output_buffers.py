@@ -104,8 +104,5 @@ class OutputBuffers:
 
 def _places(layout: SpaceLayout, num_envs: int) -> tuple[list[ArraySpec], int]:
     """Return the place of each leaf in a buffer, and the buffer's size."""
-    leaves = [
-        (leaf.dtype, (num_envs, *leaf.shape)) for leaf in layout.leaves if leaf.dtype is not None
-    ]
-    places = list(array_specs(leaves))
+    places = list(array_specs(layout.array_shapes(num_envs)))
     return places, round_up(max([end for *_, end in places], default=0), mmap.PAGESIZE)

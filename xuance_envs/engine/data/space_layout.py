@@ -7,8 +7,8 @@ shape (Box, Discrete, MultiDiscrete, MultiBinary) are stored in arrays. Values o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +27,8 @@ class StepSpaces(NamedTuple):
 
     def differing(self, other: StepSpaces) -> str | None:
         """Return the name of the first space that differs from the other's, or None."""
-        for name, mine, others in zip(self._fields, self, other, strict=True):
-            if mine != others:
-                return name
-        return None
+        compared = zip(self._fields, self, other, strict=True)
+        return next((name for name, mine, others in compared if mine != others), None)
 
 
 def shape_of_observations(space: Space[Any]) -> Any:
@@ -62,65 +60,60 @@ class SpaceLayout:
     ``leading`` axes, such as an agent axis, precede the axes of every leaf.
     """
 
-    def __init__(self, space: Space[Any], *leading: int) -> None:
-        leaves: list[Leaf] = []
+    def __init__(self, space: Space[Any], *leading: int, path: str = "") -> None:
         self.space = space
-        self._tree = _Node(space, "", leaves)
-        self.leaves = tuple([replace(leaf, shape=(*leading, *leaf.shape)) for leaf in leaves])
         self.flat = not isinstance(space, (spaces.Dict, spaces.Tuple))
+        self._is_dict = isinstance(space, spaces.Dict)
+        self._prefix = f"{path}: " if path else ""
+        if isinstance(space, spaces.Dict | spaces.Tuple):
+            inner = space.spaces
+            parts = inner.items() if isinstance(inner, dict) else enumerate(inner)
+            self._children = {
+                key: SpaceLayout(each, *leading, path=f"{path}[{key!r}]") for key, each in parts
+            }
+            leaves = [leaf for child in self._children.values() for leaf in child.leaves]
+        elif isinstance(space, ARRAY_SPACES):
+            assert space.shape is not None
+            leaves = [Leaf(path, space, (*leading, *space.shape), np.dtype(space.dtype))]
+        else:
+            leaves = [Leaf(path, space, leading, None)]
+        self.leaves: tuple[Leaf, ...] = tuple(leaves)
+
+    def array_shapes(self, num_envs: int) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Return the dtypes and shapes of arrays for the leaves that are stored in arrays."""
+        leaves = [(leaf.dtype, (num_envs, *leaf.shape)) for leaf in self.leaves]
+        return [(dtype, shape) for dtype, shape in leaves if dtype is not None]
 
     def flatten(self, value: Any) -> list[Any]:
         """Split a value or a batch into the values of the leaves."""
         if self.flat:
             return [value]
+        children = self._children
+        if self._is_dict:
+            if not isinstance(value, Mapping) or value.keys() != children.keys():
+                got = f"the keys {list(value)}" if isinstance(value, Mapping) else describe(value)
+                raise BadValueError(
+                    f"{self._prefix}expected a dict with the keys {list(children)}, got {got}"
+                )
+        elif not isinstance(value, tuple | list) or len(value) != len(children):
+            raise BadValueError(
+                f"{self._prefix}expected a tuple of length {len(children)}, got {describe(value)}"
+            )
         parts: list[Any] = []
-        self._tree.flatten(value, parts)
+        for key, child in children.items():
+            parts += (value[key],) if child.flat else child.flatten(value[key])
         return parts
 
     def unflatten(self, parts: Sequence[Any]) -> Any:
         """Reverse :meth:`flatten`."""
-        return parts[0] if self.flat else self._tree.unflatten(parts)
+        return parts[0] if self.flat else self._take(iter(parts))
 
-
-class _Node:
-    def __init__(self, space: Space[Any], path: str, leaves: list[Leaf]) -> None:
-        self.prefix = f"{path}: " if path else ""
-        self.keys: list[Any] | None = None
-        self.is_dict = isinstance(space, spaces.Dict)
-        self.leaf = len(leaves)
-        if isinstance(space, spaces.Dict | spaces.Tuple):
-            inner = space.spaces
-            parts = dict(inner) if isinstance(inner, dict) else dict(enumerate(inner))
-            self.keys = list(parts)
-            self.children = [_Node(each, f"{path}[{key!r}]", leaves) for key, each in parts.items()]
-        elif isinstance(space, ARRAY_SPACES):
-            assert space.shape is not None
-            leaves.append(Leaf(path, space, tuple(space.shape), np.dtype(space.dtype)))
-        else:
-            leaves.append(Leaf(path, space, (), None))
-
-    def flatten(self, value: Any, parts: list[Any]) -> None:
-        if self.keys is None:
-            parts.append(value)
-            return
-        if self.is_dict:
-            if not isinstance(value, Mapping) or value.keys() != set(self.keys):
-                got = f"the keys {list(value)}" if isinstance(value, Mapping) else describe(value)
-                raise BadValueError(
-                    f"{self.prefix}expected a dict with the keys {self.keys}, got {got}"
-                )
-        elif not isinstance(value, tuple | list) or len(value) != len(self.keys):
-            raise BadValueError(
-                f"{self.prefix}expected a tuple of length {len(self.keys)}, got {describe(value)}"
-            )
-        for key, node in zip(self.keys, self.children, strict=True):
-            node.flatten(value[key], parts)
-
-    def unflatten(self, parts: Sequence[Any]) -> Any:
-        if self.keys is None:
-            return parts[self.leaf]
-        values = [node.unflatten(parts) for node in self.children]
-        return dict(zip(self.keys, values, strict=True)) if self.is_dict else tuple(values)
+    def _take(self, parts: Iterator[Any]) -> Any:
+        if self.flat:
+            return next(parts)
+        if self._is_dict:
+            return {key: child._take(parts) for key, child in self._children.items()}
+        return tuple([child._take(parts) for child in self._children.values()])
 
 
 def replace_leaves(

@@ -9,14 +9,15 @@ import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
 from xuance_envs.engine.data.mask_layout import mask_layout
-from xuance_envs.engine.data.memory_layout import array_specs, round_up
+from xuance_envs.engine.data.memory_layout import ArraySpec, array_specs, round_up
 from xuance_envs.engine.data.output_buffers import OutputBuffers
 from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces, shape_of_rewards
 from xuance_envs.engine.data.space_rows import Index, SpaceRows
@@ -48,11 +49,11 @@ class StepArrays:
         outputs: bool = False,
         digests: bool = False,
     ) -> int:
-        layouts = _Layouts.of(spaces)
-        *_, (*_, end) = array_specs(_shapes(layouts, num_envs, info_bytes, digests))
+        observations, *_, specs = _plan(spaces, num_envs, info_bytes, digests)
+        end = specs[-1][-1]
         if not outputs:
             return end
-        return round_up(end, mmap.PAGESIZE) + OutputBuffers.nbytes(layouts.observations, num_envs)
+        return round_up(end, mmap.PAGESIZE) + OutputBuffers.nbytes(observations, num_envs)
 
     @classmethod
     def allocate(
@@ -64,17 +65,12 @@ class StepArrays:
         outputs: bool = False,
         digests: bool = False,
     ) -> StepArrays:
-        layouts = _Layouts.of(spaces)
-        observations, actions, _ = layouts
-        masks = _masks(actions, info_bytes)
-        specs = list(array_specs(_shapes(layouts, num_envs, info_bytes, digests)))
+        observations, actions, masks, specs = _plan(spaces, num_envs, info_bytes, digests)
         if memory is None:
             memory = np.zeros(specs[-1][-1], np.uint8)  # unused pages take no memory
-        arrays = iter(
-            [
-                np.frombuffer(memory, dtype, int(np.prod(shape)), start).reshape(shape)
-                for dtype, shape, start, _ in specs
-            ]
+        arrays: Iterator[Any] = (
+            np.frombuffer(memory, dtype, int(np.prod(shape)), start).reshape(shape)
+            for dtype, shape, start, _ in specs
         )
 
         def rows(layout: SpaceLayout) -> SpaceRows:
@@ -87,21 +83,13 @@ class StepArrays:
         if outputs:
             start = round_up(specs[-1][-1], mmap.PAGESIZE)
             buffers = OutputBuffers(observations, num_envs, memory, start, 0, num_envs)
-        return cls(
-            rows(observations),
-            rows(observations),
-            rows(actions),
-            next(arrays),
-            next(arrays),
-            next(arrays),
-            next(arrays),
-            InfoArrays(next(arrays), next(arrays), next(arrays)),
-            InfoArrays(next(arrays), next(arrays), next(arrays)),
-            None if masks is None else rows(masks),
-            buffers,
-            next(arrays) if digests else None,
-            next(arrays) if digests else None,
-        )
+        # In the order of the fields, which is also that of the arrays in memory.
+        values: list[Any] = [rows(observations), rows(observations), rows(actions)]
+        values += islice(arrays, 4)
+        values += [InfoArrays(*islice(arrays, 3)), InfoArrays(*islice(arrays, 3))]
+        values += [None if masks is None else rows(masks), buffers]
+        values += islice(arrays, 2) if digests else (None, None)
+        return cls(*values)
 
     def slice(self, lo: int, hi: int) -> StepArrays:
         def part(value: Any) -> Any:
@@ -133,41 +121,18 @@ def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
             return rewards.astype(_FLOAT32)
 
 
-class _Layouts(NamedTuple):
-    observations: SpaceLayout
-    actions: SpaceLayout
-    reward_shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, spaces: StepSpaces) -> _Layouts:
-        observations, actions, rewards = spaces
-        return cls(SpaceLayout(observations), SpaceLayout(actions), shape_of_rewards(rewards))
-
-
-def _shapes(
-    layouts: _Layouts, num_envs: int, info_bytes: int, digests: bool
-) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
-    observations, actions, reward_shape = layouts
-    for layout in (observations, observations, actions):
-        for leaf in layout.leaves:
-            if leaf.dtype is not None:
-                yield leaf.dtype, (num_envs, *leaf.shape)
-    yield np.dtype(np.float64), (num_envs, *reward_shape)
-    for _ in range(3):
-        yield np.dtype(np.bool_), (num_envs,)
-    for _ in range(2):
-        yield from InfoArrays.shapes(num_envs, info_bytes)
-    masks = _masks(actions, info_bytes)
-    for leaf in () if masks is None else masks.leaves:
-        yield np.dtype(np.bool_), (num_envs, *leaf.shape)
-    leaves = [leaf for leaf in layouts.observations.leaves if leaf.dtype is not None]
-    for _ in range(2 * digests):
-        yield np.dtype(np.uint64), (num_envs, len(leaves))
-
-
-def _masks(actions: SpaceLayout, info_bytes: int) -> SpaceLayout | None:
-    """Return the layout of action masks, or None if they are not stored in arrays."""
-    layout = mask_layout(actions.space)
-    if layout is None or sum([math.prod(leaf.shape) for leaf in layout.leaves]) > info_bytes:
-        return None
-    return layout
+def _plan(
+    spaces: StepSpaces, num_envs: int, info_bytes: int, digests: bool
+) -> tuple[SpaceLayout, SpaceLayout, SpaceLayout | None, list[ArraySpec]]:
+    """Return the layouts of observations, actions and masks, and the places of all arrays."""
+    observations, actions = SpaceLayout(spaces.observation_space), SpaceLayout(spaces.action_space)
+    masks = mask_layout(spaces.action_space)
+    if masks is not None and sum([math.prod(leaf.shape) for leaf in masks.leaves]) > info_bytes:
+        masks = None  # too large for arrays
+    flag, stored = np.dtype(np.bool_), observations.array_shapes(num_envs)
+    arrays = [*stored, *stored, *actions.array_shapes(num_envs)]
+    arrays.append((np.dtype(np.float64), (num_envs, *shape_of_rewards(spaces.reward_space))))
+    arrays += 3 * [(flag, (num_envs,))] + 2 * list(InfoArrays.shapes(num_envs, info_bytes))
+    arrays += [(flag, (num_envs, *leaf.shape)) for leaf in (masks.leaves if masks else ())]
+    arrays += 2 * digests * [(np.dtype(np.uint64), (num_envs, len(stored)))]
+    return observations, actions, masks, list(array_specs(arrays))
