@@ -29,15 +29,15 @@ def make_copiers(
 ) -> tuple[Callable[[], NDArray[Any]], Callable[[NDArray[np.intp]], NDArray[Any]]]:
     if not _should_pool(array.nbytes):
         return array.copy, partial(array.take, axis=0)  # faster than indexing
-    pool = _BufferPool(array.shape, array.dtype, _POOL_SIZE)
+    acquire = _make_pool(array.shape, array.dtype, _POOL_SIZE)
 
     def copy_all() -> NDArray[Any]:
-        copy = pool.acquire().view()
+        copy = acquire().view()
         copy[...] = array
         return copy
 
     def copy_rows(rows: NDArray[np.intp]) -> NDArray[Any]:
-        copy = pool.acquire()[: len(rows)]
+        copy = acquire()[: len(rows)]
         # Other modes of take() use a temporary buffer. The indices have been checked already.
         return array.take(rows, axis=0, out=copy, mode="clip")
 
@@ -49,31 +49,28 @@ def make_allocator(
 ) -> Callable[[], NDArray[Any]]:
     if not _should_pool(prod(shape) * np.dtype(dtype).itemsize):
         return partial(np.empty, shape, dtype)
-    pool = _BufferPool(shape, dtype, pool_size)
-    return lambda: pool.acquire().view()
+    acquire = _make_pool(shape, dtype, pool_size)
+    return lambda: acquire().view()
 
 
 def _should_pool(nbytes: int) -> bool:
     return nbytes >= MIN_POOLED_BYTES and HAS_REFCOUNTS
 
 
-class _BufferPool:
-    """Arrays that are given out as views; an array without a remaining view is reused."""
+def _make_pool(shape: tuple[int, ...], dtype: DTypeLike, size: int) -> Callable[[], NDArray[Any]]:
+    """Return a function that returns an array without views, if possible one that it returned."""
+    buffers: list[NDArray[Any]] = []
+    free_count = 0
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, pool_size: int) -> None:
-        self._shape = shape
-        self._dtype = dtype
-        self._size = pool_size
-        self._buffers: list[NDArray[Any]] = []
-        self._refcount_when_free = 0
-
-    def acquire(self) -> NDArray[Any]:
-        buffers, free_count = self._buffers, self._refcount_when_free
+    def acquire() -> NDArray[Any]:
+        nonlocal free_count
         for i in range(len(buffers)):
             if sys.getrefcount(buffers[i]) == free_count:
                 return buffers[i]
-        if len(buffers) == self._size:
+        if len(buffers) == size:
             del buffers[0]
-        buffers.append(np.empty(self._shape, self._dtype))
-        self._refcount_when_free = sys.getrefcount(buffers[-1])
+        buffers.append(np.empty(shape, dtype))
+        free_count = sys.getrefcount(buffers[-1])
         return buffers[-1]
+
+    return acquire
