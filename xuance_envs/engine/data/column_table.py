@@ -121,8 +121,6 @@ class ColumnTable:
             if isinstance(kind, ArrayKind) and key in order and not self.code(key, kind)
         }
         kinds, sizes = self._kinds, self._sizes
-        if not new:
-            return kinds, sizes
         for key, kind in new.items():
             more = self._with_kind(kinds, sizes, key, kind)
             if more is None:

@@ -45,8 +45,7 @@ class InfoBatch:
                 start = layout.starts[slot]
                 info[key] = layout.kind(code).at(self.arrays, slot, start, position)
         if env in self.rest:
-            thaw, frozen = self.rest[env]
-            info.update(thaw(frozen))
+            info.update(_thawed(self.rest[env]))
             order = info.pop(KeyOrder, None)
             if order is not None:
                 info = {key: info[key] for key in order if key in info}
@@ -63,7 +62,10 @@ class InfoBatch:
         if (whole := self.uniform_column(key)) is not None:
             return whole, np.ones(len(envs), np.bool_)
         parts = self._values_by_kind(key, envs)
-        others = self._extra_values(key, envs)
+        others = {}
+        for position, env in enumerate(envs.tolist() if self.rest else ()):
+            if env in self.rest and key in (rest := _thawed(self.rest[env])):
+                others[position] = rest[key]
         mask = np.zeros(len(envs), np.bool_)
         for _, at, _ in parts:
             mask[at] = True
@@ -196,23 +198,15 @@ class InfoBatch:
                 parts.append((kind, at, kind.stored(arrays, slot, layout.starts[slot])[at]))
         return parts
 
-    def _extra_values(self, key: str, envs: NDArray[np.intp]) -> dict[int, Any]:
-        """Return, by position, the values of a key that are not in columns."""
-        others = {}
-        for position, env in enumerate(envs.tolist() if self.rest else ()):
-            if env in self.rest:
-                thaw, frozen = self.rest[env]
-                rest = thaw(frozen)
-                if key in rest:
-                    others[position] = rest[key]
-        return others
+
+def _thawed(frozen: Frozen) -> dict[Any, Any]:
+    thaw, inner = frozen
+    rest: dict[Any, Any] = thaw(inner)
+    return rest
 
 
 def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dict[Any, Any]:
-    rest: dict[Any, Any] = {}
-    if frozen is not None:
-        thaw, inner = frozen
-        rest = dict(thaw(inner))
+    rest = {} if frozen is None else dict(_thawed(frozen))
     order = rest.get(KeyOrder)
     if order is not None and key not in order:
         rest[KeyOrder] = (*order, key)

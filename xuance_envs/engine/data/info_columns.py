@@ -29,8 +29,7 @@ class KeyOrder:
 @dataclass(frozen=True, eq=False)
 class NumberKind:
     type: type
-    storage: str
-    restore: Callable[[Any], Any]
+    storage: str  # "d" for floats, "q" for integers, "" for None
     code: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
@@ -43,7 +42,7 @@ class NumberKind:
     def at(self, arrays: InfoArrays, slot: int, start: int, place: int) -> Any:
         """Return the value in one cell."""
         cells = arrays.cells.view(np.int64) if self.storage == "q" else arrays.cells
-        return self.restore(cells[slot, place])
+        return self.type(cells[slot, place]) if self.storage else None
 
     def values(self, stored: NDArray[Any]) -> NDArray[Any]:
         """Convert stored values to this kind's dtype."""
@@ -54,22 +53,16 @@ class NumberKind:
         return values.tolist() if self.type in (int, float, bool) else list(values)
 
 
-_TYPES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
-    (int, "q", int),
-    (float, "d", float),
-    (bool, "q", bool),
-    (type(None), "", lambda _: None),
-    (np.bool_, "d", np.bool_),
-    (np.float64, "d", np.float64),
-    (np.float32, "d", np.float32),
-    (np.float16, "d", np.float16),
-    *((kind, "q", kind) for kind in (np.int64, np.int32, np.int16, np.int8)),
-    *((kind, "q", kind) for kind in (np.uint64, np.uint32, np.uint16, np.uint8)),
-)
+_STORAGE: dict[type, str] = {
+    **{int: "q", float: "d", bool: "q", type(None): ""},
+    **dict.fromkeys((np.bool_, np.float64, np.float32, np.float16), "d"),
+    **dict.fromkeys((np.int64, np.int32, np.int16, np.int8), "q"),
+    **dict.fromkeys((np.uint64, np.uint32, np.uint16, np.uint8), "q"),
+}
 # Number kinds by type. Code 0 marks a cell without a value.
 NUMBER_KINDS = {
-    kind: NumberKind(kind, storage, restore, code, np.dtype(np.int64 if kind is int else kind))
-    for code, (kind, storage, restore) in enumerate(_TYPES, start=1)
+    kind: NumberKind(kind, storage, code, np.dtype(np.int64 if kind is int else kind))
+    for code, (kind, storage) in enumerate(_STORAGE.items(), start=1)
 }
 
 _NUMBER_OF = {kind.code: kind for kind in NUMBER_KINDS.values()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,31 +69,17 @@ class _ArrayCells:
         self._stored[i] = value
 
 
-def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
-    layout = _END
-    for key, kind, column in reversed(columns):
-        layout = key, kind, column, layout
-    return layout
-
-
-class _CachedForm(NamedTuple):
-    """Layout, keys and codes shared by infos with the same keys and value types."""
-
-    layout: _Layout
-    keys: Sequence[str]
-    codes: NDArray[np.uint8]
-
+# Keys, codes and layout shared by infos with the same keys and value types.
+_CachedForm = tuple[Sequence[str], NDArray[np.uint8], _Layout]
 
 _MAX_CACHED_FORMS = 64
 
 
-def _reset_layouts(
-    layouts: list[_Layout], array_columns: dict[Any, Any], cached_forms: dict[Any, Any]
-) -> None:
+def _reset_layouts(layouts: list[_Layout], *caches: dict[Any, Any]) -> None:
     """Invalidate everything that refers to column positions."""
     layouts[:] = [_REWRITE] * len(layouts)
-    array_columns.clear()
-    cached_forms.clear()
+    for cache in caches:
+        cache.clear()
 
 
 class InfoWriter:
@@ -105,14 +91,13 @@ class InfoWriter:
         self.changed = False  # True if keys or types differed from the environment's previous info
         self._freeze = freeze
         self._arrays = arrays
-        self._number_columns: dict[tuple[str, int], Any] = {}
-        self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
+        self._columns: dict[tuple[str, Kind], Any] = {}
         self._layouts: list[_Layout] = [_END] * n
         # Indexed by an info's keys and value types.
         self._cached_forms: dict[Any, _CachedForm] = {}
         # Not a bound method: a reference cycle would need the garbage collector.
-        places = self._layouts, self._array_columns, self._cached_forms
-        self.table = ColumnTable(arrays, partial(_reset_layouts, *places))
+        on_change = partial(_reset_layouts, self._layouts, self._columns, self._cached_forms)
+        self.table = ColumnTable(arrays, on_change)
         # By environment: the column keys of its info, or () if they are not in the columns' order.
         self._keys_in_order: list[Sequence[str]] = [()] * n
         # By environment and key: an array kind without a column, and its count of consecutive uses.
@@ -161,10 +146,7 @@ class InfoWriter:
             slot, kind = table.slots[key], kinds[key]
             column = self._column(key, kind)
             try:
-                if isinstance(kind, NumberKind):
-                    column[i] = value
-                else:
-                    kind.stored(self._arrays, slot, table.start(key))[i] = value
+                column[i] = value
             except (ValueError, OverflowError):  # an integer beyond 64 bits
                 rest[key] = value
                 continue
@@ -176,20 +158,22 @@ class InfoWriter:
             self._keys_in_order[i] = [key for key, _, _ in columns]
         else:
             rest[KeyOrder] = tuple(info)
-        self._layouts[i] = _REWRITE if rest else _layout_of(columns)
+        layout = _REWRITE if rest else _END
+        for column in () if rest else reversed(columns):
+            layout = *column, layout
+        self._layouts[i] = layout
         if rest:
             self.rest[i] = self._freeze(rest)
         elif all([isinstance(kind, NumberKind) for kind in kinds.values()]):
             if len(self._cached_forms) == _MAX_CACHED_FORMS:
                 self._cached_forms.clear()
             codes = self._arrays.kinds[:, i].copy()
-            self._cached_forms[form] = _CachedForm(self._layouts[i], self._keys_in_order[i], codes)
+            self._cached_forms[form] = self._keys_in_order[i], codes, layout
 
     def _write_cached(self, i: int, info: Mapping[str, Any], cached: _CachedForm) -> bool:
         """Store an info whose keys and value types are cached; return False on integer overflow."""
-        self._layouts[i] = layout = cached.layout
-        self._keys_in_order[i], self._candidates[i] = cached.keys, {}
-        self._arrays.kinds[:, i] = cached.codes
+        self._keys_in_order[i], self._arrays.kinds[:, i], self._layouts[i] = cached
+        layout, self._candidates[i] = self._layouts[i], {}
         try:
             for value in info.values():
                 _, _, column, layout = layout
@@ -220,23 +204,15 @@ class InfoWriter:
 
     def _column(self, key: str, kind: Kind) -> Any:
         """Return the fastest object for storing values of this kind in a key's column."""
-        if isinstance(kind, NumberKind):
-            return self._number_column(kind.storage, self.table.slots[key])
-        column = self._array_columns.get((key, kind))
+        column = self._columns.get((key, kind))
         if column is None:
             stored = kind.stored(self._arrays, self.table.slots[key], self.table.start(key))
-            rows = [checked_memoryview(row) for row in stored] if stored.ndim == 2 else []
-            vectors = [row for row in rows if row is not None]
-            column = _VectorCells(vectors) if vectors else _ArrayCells(kind, stored)
-            self._array_columns[key, kind] = column
-        return column
-
-    def _number_column(self, storage: str, slot: int) -> Any:
-        column = self._number_columns.get((storage, slot))
-        if column is None:
-            cells = self._arrays.cells[slot]
-            # A memoryview is the fastest way to store an int or a float.
-            stored: Any = {"d": cells, "q": cells.view(np.int64)}.get(storage)
-            column = [None] * len(cells) if stored is None else memoryview(stored)
-            self._number_columns[storage, slot] = column
+            if isinstance(kind, NumberKind):
+                # A memoryview is the fastest way to store an int or a float.
+                column = stored.data if kind.storage else [None] * len(stored)
+            else:
+                rows = [checked_memoryview(row) for row in stored] if stored.ndim == 2 else []
+                vectors = [row for row in rows if row is not None]
+                column = _VectorCells(vectors) if vectors else _ArrayCells(kind, stored)
+            self._columns[key, kind] = column
         return column
