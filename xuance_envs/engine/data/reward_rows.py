@@ -54,8 +54,7 @@ class _Vectors:
             reward = fit_reward(reward, self._shape)
         self._array[at] = reward
 
-    def put(self, i: int, reward: Any) -> None:
-        self[i] = reward
+    put = __setitem__
 
 
 # Rewards of a group. ``target[i] = reward`` stores a reward; if it raises, ``put(i, reward)``

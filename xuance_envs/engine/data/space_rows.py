@@ -187,7 +187,10 @@ class SpaceRows:
         else:
             parts = self.layout.flatten(batch)
         fitted = [_fit_batch(part, leaf, count) for part, leaf in zip(parts, leaves, strict=True)]
-        for mine, part in zip(self.parts, fitted, strict=True):
+        self._store(at, fitted)
+
+    def _store(self, at: Index, parts: Iterable[Any]) -> None:
+        for mine, part in zip(self.parts, parts, strict=True):
             if isinstance(mine, list):
                 indices = range(len(mine))[at] if isinstance(at, slice) else at.tolist()
                 for i, value in zip(indices, part, strict=True):
@@ -202,7 +205,7 @@ class SpaceRows:
         """Return one environment's value, sharing memory with these rows."""
         return self.layout.unflatten([part[i] for part in self.parts])
 
-    def _copies(self, at: Index, sequence: type) -> list[Any]:
+    def _copies(self, at: Index, sequence: Callable[[list[Any]], Any]) -> list[Any]:
         """Copy some environments' values of every leaf; object leaves become a ``sequence``."""
         parts = zip(self.parts, self._copiers, strict=True)
         if isinstance(at, slice):
@@ -224,11 +227,7 @@ class SpaceRows:
 
     def copy_writable(self) -> Any:
         """Copy all values into one batch; objects are copied, too, and returned in lists."""
-        parts = [
-            list(map(copy_of, part)) if copiers is None else copiers[0]()
-            for part, copiers in zip(self.parts, self._copiers, strict=True)
-        ]
-        return self.layout.unflatten(parts)
+        return self.layout.unflatten(self._copies(ALL_ENVS, lambda part: list(map(copy_of, part))))
 
     def view(self) -> Any:
         """Return all values as one batch of read-only views; objects are returned in a tuple."""
@@ -237,12 +236,7 @@ class SpaceRows:
         )
 
     def assign(self, at: NDArray[np.intp], other: SpaceRows) -> None:
-        for mine, theirs in zip(self.parts, other.parts, strict=True):
-            if isinstance(mine, list):
-                for i in at.tolist():
-                    mine[i] = theirs[i]
-            else:
-                mine[at] = theirs[at]
+        self._store(at, other._copies(at, list))
 
     def as_batch(self) -> Any:
         """Return all values as one batch without copying; objects are returned in a tuple."""
