@@ -13,8 +13,7 @@ from gymnasium import spaces
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.row_digests import RowDigests
-from xuance_envs.engine.group.step_results import StepCopier
+from xuance_envs.engine.group.step_results import StepCopier, digest_writer
 from xuance_envs.engine.replay_log import MAX_STEPS, ReplayLog
 
 OBSERVATIONS = spaces.Box(-1, 1, (2,))
@@ -144,7 +143,7 @@ def test_no_more_steps_are_kept_than_there_is_room_for() -> None:
 
 
 def test_of_actions_without_a_fixed_shape_none_are_kept() -> None:
-    assert not log_of(spaces.Text(3))[0].enabled
+    assert log_of(spaces.Text(3))[0].disabled
 
 
 @pytest.mark.parametrize(("size", "recorded"), [(6553, 6553), (6554, 8)])
@@ -164,12 +163,12 @@ def test_an_observation_is_recorded_as_a_copy_or_a_digest(size: int, recorded: i
 def test_digests_differ_in_every_bit(shape: tuple[int, ...], dtype: Any) -> None:
     part = np.zeros((80, *shape), dtype)
     values = np.zeros(len(part), np.uint64)
-    digests, rows = RowDigests(part, values), part.view(np.uint8)
+    write, rows = digest_writer(part, values), part.view(np.uint8)
     rows[:] = np.random.default_rng(1).integers(256, size=rows.shape)
     seen = set[int]()
 
     def add() -> None:
-        digests.update()
+        write()
         seen.add(int(values[70]))
 
     add()

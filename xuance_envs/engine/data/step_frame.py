@@ -30,7 +30,7 @@ class GroupCodec:
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
-        self._actions = [*map(_bytes_of, arrays.actions.arrays)]
+        self._actions = [*map(bytes_of, arrays.actions.arrays)]
         results = arrays.rewards, arrays.terminated, arrays.truncated
         self._always = [*arrays.observations.arrays, *results]
         self._masks = [] if arrays.masks is None else arrays.masks.arrays
@@ -44,7 +44,7 @@ class GroupCodec:
         infos = self._arrays.infos.first(*extents.infos)
         resets = self._arrays.reset_infos.first(*extents.resets)
         parts = *self._always, *masks, infos.cells, infos.kinds, infos.bytes
-        self._parts = [_bytes_of(array) for array in parts if array.size]
+        self._parts = [bytes_of(array) for array in parts if array.size]
         self._has_slices = any(isinstance(part, np.ndarray) for part in self._parts)
         # Of these, results contain only the rows or columns of environments whose episode ended.
         rows = *self._reset_observations, resets.bytes
@@ -105,7 +105,7 @@ class GroupCodec:
         return per_step + per_end * len(self.ended())
 
 
-def _bytes_of(array: NDArray[Any]) -> memoryview | NDArray[Any]:
+def bytes_of(array: NDArray[Any]) -> memoryview | NDArray[Any]:
     """Return a writable view of the bytes of an array, or the array if it is not contiguous."""
     # If the actor has several groups, info columns are slices.
     return array.reshape(-1).view(np.uint8).data if array.flags.c_contiguous else array

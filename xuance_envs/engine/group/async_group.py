@@ -69,10 +69,9 @@ class AsyncGroup(ResumableGroup):
         self.clock: _AwaitingClock = _AwaitingClock(len(self.envs), self._progress.times)
         # A step takes the actions with which the calls were started.
         self._read_arrays, self._read_actions = self._read_actions, self._taken.copy
-
-    def _make_targets(self) -> list[Any]:
-        envs = zip(self.envs, self.asynchronous, strict=True)
-        return [_AwaitedEnv(self, i) if found else env for i, (env, found) in enumerate(envs)]
+        envs = enumerate(zip(self.envs, self.asynchronous, strict=True))
+        self._targets = [_AwaitedEnv(self, i) if found else env for i, (env, found) in envs]
+        self._step_targets = list(self._targets)
 
     # -- step and reset ---------------------------------------------------------------
 

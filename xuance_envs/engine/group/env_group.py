@@ -20,10 +20,9 @@ from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, nev
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import OK, Autoreset, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.recipe import Recipe, reset_arguments
-from xuance_envs.engine.group.row_digests import StepDigests
 from xuance_envs.engine.group.single_env import ResetOnStep, to_bool
 from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, ProgressRecord, StepClock
-from xuance_envs.engine.group.step_results import RESTARTED_KEY
+from xuance_envs.engine.group.step_results import RESTARTED_KEY, StepDigests
 from xuance_envs.engine.serialization import copy_of
 
 _NOT_STARTED = 0, NO_RESULT
@@ -58,9 +57,8 @@ class EnvGroup(BaseEnvGroup):
 
     def attach(self, arrays: StepArrays) -> None:
         n = len(self.envs)
+        self.arrays = arrays
         self._observations = arrays.observations
-        self._reset_observations = arrays.reset_observations
-        self._actions = arrays.actions
         self._places = range(n)
         self._rows: list[Row] = arrays.observations.rows(n, self._freeze)
         self._reset_rows: list[Row] = arrays.reset_observations.rows(n, self._freeze)
@@ -69,11 +67,7 @@ class EnvGroup(BaseEnvGroup):
         rewards = rewards_of(arrays.rewards)
         self._rewards, self._put_reward = rewards.target, rewards.put
         self._zero_reward, self._unstepped_rewards = rewards.zero, rewards.unstepped
-        self._terminated = arrays.terminated
-        self._truncated = arrays.truncated
         arrays.clear()
-        self._pending = arrays.pending
-        self._outputs = arrays.outputs
         self._digests = StepDigests.of(arrays)
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
@@ -87,7 +81,7 @@ class EnvGroup(BaseEnvGroup):
         )
         self.clock = StepClock(n, self._progress.times)
         # Objects whose methods are called. For one step, a ResetOnStep may replace an environment.
-        self._targets = self._make_targets()
+        self._targets: list[Any] = self.envs
         self._step_targets: list[Any] = list(self._targets)
         self._reset_instead: list[int] = []
         # _plain: True if the last command was a step that left nothing for the next one to clear.
@@ -100,9 +94,6 @@ class EnvGroup(BaseEnvGroup):
         self._reset_results: defaultdict[int, Any] = defaultdict()
         self._step_id: int | None = None
         self._interrupted_at = _NOT_STARTED
-
-    def _make_targets(self) -> list[Any]:
-        return self.envs
 
     @property
     def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
@@ -164,12 +155,12 @@ class EnvGroup(BaseEnvGroup):
             self._interrupted_at = i, result
             raise self._failure(i, error, result) from error
         for i in self._reset_instead:
-            self._pending[i] = False
+            self.arrays.pending[i] = False
             self._step_targets[i] = self._targets[i]
         if self._masks.mask_methods:
             self._update_masks(self._masks.mask_methods if places is None else places)
-        if self._outputs is not None:
-            self._outputs.fill(self._observations)
+        if self.arrays.outputs is not None:
+            self.arrays.outputs.fill(self._observations)
         if self._digests is not None:
             self._digests.update(with_resets=self._last_reset >= 0)
         self.clock.stop(began)
@@ -184,10 +175,10 @@ class EnvGroup(BaseEnvGroup):
             given = reset_arguments(seed, options)
             self._rewards[i] = self._zero_reward
             try:
-                self._reset(i, self._observations, self._rows, self._infos, given)
+                self._reset(i, (self._observations, self._rows, self._infos), given)
             except BaseException as error:
                 raise self._failure(i, error) from error
-            self._pending[i] = False
+            self.arrays.pending[i] = False
             self._step_targets[i] = self._targets[i]
             self._update_masks([i])
         return self.outcome()
@@ -200,7 +191,7 @@ class EnvGroup(BaseEnvGroup):
         for i in places:
             self._rewards[i] = self._zero_reward
             self._infos.write(i, {**infos[i], RESTARTED_KEY: True})
-            self._truncated[i] = self._ended = True
+            self.arrays.truncated[i] = self._ended = True
             given = reset_arguments(seeds[i])
             try:
                 if self._autoreset is Autoreset.DISABLED:
@@ -211,12 +202,11 @@ class EnvGroup(BaseEnvGroup):
             self._update_masks([i])
         return self.outcome()
 
-    def watch_masks(self, places: Sequence[int], note: bool = True) -> list[Any]:
+    def watch_masks(self, places: Sequence[int], read: bool = True) -> list[Any]:
         """Start calling the mask methods of some environments in each new state."""
         if not self._masks.mask_methods:
             self._outcomes.resend_columns()  # the flag for masks is sent with the column layouts
-        add_and_read = self._masks.add_and_read if note else self._masks.add
-        return self.each(MASK_METHOD, places, add_and_read, None, places)
+        return self.each(MASK_METHOD, places, partial(self._masks.add, read=read), None, places)
 
     # -- acting states ----------------------------------------------------------------
 
@@ -224,7 +214,7 @@ class EnvGroup(BaseEnvGroup):
         """Return (True if the agent acts on the reset arrays, info values outside columns)."""
         if i in self._sources_of_others:
             return self._sources_of_others[i]
-        ended = self._ended and bool(self._terminated[i] or self._truncated[i])
+        ended = self._ended and bool(self.arrays.terminated[i] or self.arrays.truncated[i])
         after_reset = ended and self._autoreset is Autoreset.SAME_STEP
         return after_reset, (self._reset_infos if after_reset else self._infos).rest.get(i)
 
@@ -266,8 +256,8 @@ class EnvGroup(BaseEnvGroup):
                 yield item
 
     def _load_actions(self, actions: list[list[Any]] | None) -> None:
-        if actions is not None and self._actions.objects:
-            self._actions.load(0, actions)
+        if actions is not None and self.arrays.actions.objects:
+            self.arrays.actions.load(0, actions)
         elif actions is not None or self._given_actions is not None:
             self._given_actions = None if actions is None else actions[0]
 
@@ -281,8 +271,7 @@ class EnvGroup(BaseEnvGroup):
             self._reset_results = defaultdict()
             self._reset_instead = []
         if self._ended:
-            self._terminated[:] = False
-            self._truncated[:] = False
+            self.arrays.terminated[:] = self.arrays.truncated[:] = False
             self._ended, self._last_reset = False, -1
         self._command = "step"
 
@@ -305,8 +294,8 @@ class EnvGroup(BaseEnvGroup):
         if type(truncated) is not bool:
             truncated = to_bool("truncated", truncated)
         if terminated or truncated:
-            self._terminated[i] = terminated
-            self._truncated[i] = truncated
+            self.arrays.terminated[i] = terminated
+            self.arrays.truncated[i] = truncated
             self._ended = True
             self._end_episode(i, {})
 
@@ -315,7 +304,7 @@ class EnvGroup(BaseEnvGroup):
         if self._autoreset is Autoreset.SAME_STEP:
             self._auto_reset(i, arguments)
             return
-        self._pending[i] = True
+        self.arrays.pending[i] = True
         if self._autoreset is Autoreset.NEXT_STEP:
             self._reset_in_next_step(i, arguments)
 
@@ -332,18 +321,15 @@ class EnvGroup(BaseEnvGroup):
 
     def _auto_reset(self, i: int, arguments: Mapping[str, Any]) -> None:
         self._command = "reset"
-        self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, arguments)
+        to = self.arrays.reset_observations, self._reset_rows, self._reset_infos
+        self._reset(i, to, arguments)
         self._last_reset = i
         self._command = "step"
 
     def _reset(
-        self,
-        i: int,
-        storage: SpaceRows,
-        rows: list[Row],
-        infos: InfoWriter,
-        arguments: Mapping[str, Any],
+        self, i: int, to: tuple[SpaceRows, list[Row], InfoWriter], arguments: Mapping[str, Any]
     ) -> None:
+        storage, rows, infos = to
         observation, info = self._call_reset(i, arguments)
         try:
             rows[i][:] = observation

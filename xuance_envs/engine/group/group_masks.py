@@ -28,17 +28,13 @@ class GroupMasks:
         # One per environment: assignment checks and copies a bool array in C.
         self._memoryviews = [] if flat is None else [memoryview(row) for row in flat]
 
-    def add(self, env: Any, i: int) -> bool:
-        """Store environment i's mask method; return False if it has none."""
+    def add(self, env: Any, i: int, read: bool) -> list[Any] | None:
+        """Store environment i's mask method; return its mask if it should and can be read."""
         owner = find_layer(env, MASK_METHOD)
-        if owner is not None:
-            self.mask_methods[i] = get_attribute(owner, MASK_METHOD)
-        return owner is not None
-
-    def add_and_read(self, env: Any, i: int) -> list[Any] | None:
-        """Store environment i's mask method and read its mask; if this fails, remove the method."""
-        assert self._rows is not None
-        if not self.add(env, i):
+        if owner is None:
+            return None
+        self.mask_methods[i] = get_attribute(owner, MASK_METHOD)
+        if self._rows is None or not read:
             return None
         try:
             self.update([i], [0])

@@ -13,7 +13,6 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError, MismatchError, to_state_error
-from xuance_envs.state.fingerprint import Fingerprint
 from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 
@@ -79,8 +78,10 @@ class GroupStates:
                 raise to_state_error(self._first + i, fault, "save_state") from None
             plan = state.saved_plan
             digest = plan.fingerprint.digest
-            if digest not in fingerprints:
-                fingerprints[digest] = self._packed_fingerprint(plan.fingerprint)
+            packed = self._packed_fingerprints
+            if digest not in packed:
+                packed[digest] = dumps_plain((plan.fingerprint.parts, plan.fingerprint.versions))
+            fingerprints[digest] = packed[digest]
             return data, digest, plan.replays
 
         results = self._group.each("save_state", places, save_one, None, places)
@@ -233,13 +234,6 @@ class GroupStates:
                 f"the state was saved in autoreset mode {saved!r} while a reset was pending, but "
                 f"this vectorized environment uses {own!r}",
             )
-
-    def _packed_fingerprint(self, fingerprint: Fingerprint) -> bytes:
-        digest = fingerprint.digest
-        if digest not in self._packed_fingerprints:
-            content = fingerprint.parts, fingerprint.versions
-            self._packed_fingerprints[digest] = dumps_plain(content)
-        return self._packed_fingerprints[digest]
 
     def _state(self, i: int) -> EnvCheckpointer:
         env = self._group.envs[i]

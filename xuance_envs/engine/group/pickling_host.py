@@ -46,7 +46,7 @@ class PicklingHost(GroupHost):
                 command, arguments = loads(payload)
                 result = self.execute(command, (*arguments, buffers) if buffers else arguments)
                 if not isinstance(result, Outcome):
-                    return ReplyType.VALUE, _pack_result(command, result)
+                    return ReplyType.VALUE, _freeze(result, f"the result of {command!r}")
             if result.rest is None:
                 return ReplyType.EPISODE_ENDED if result.ended else ReplyType.OK, b""
             return ReplyType.OUTCOME, dumps_for_main(result)
@@ -64,23 +64,14 @@ class PicklingHost(GroupHost):
         return make_group(recipe, _freeze, self.progress, thaw=loads, freeze_info=freeze_info)
 
 
-def _pack_result(command: str, result: Any) -> bytes:
-    try:
-        return dumps_for_main(result)
-    except Exception as error:
-        raise TypeError(
-            f"the result of {command!r} cannot be sent to the main process because it "
-            f"cannot be pickled: {error}"
-        ) from None
-
-
-def _freeze(value: Any) -> bytes:
+def _freeze(value: Any, result: str = "") -> bytes:
+    """Pickle a value that an environment returned, or a command's result, with its description."""
     try:
         return dumps_for_main(value)
     except Exception as error:
-        raise BadValueError(
-            f"{value!r} cannot be sent to the main process because it cannot be pickled: {error}"
-        ) from None
+        what = f"{result or repr(value)} cannot be sent to the main process"
+        text = f"{what} because it cannot be pickled: {error}"
+        raise (TypeError(text) if result else BadValueError(text)) from None
 
 
 def _freeze_picklable(info: dict[Any, Any]) -> bytes:

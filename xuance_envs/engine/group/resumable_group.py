@@ -45,7 +45,6 @@ class ResumableGroup(EnvGroup):
     @override
     def attach(self, arrays: StepArrays) -> None:
         super().attach(arrays)
-        self.arrays = arrays
         group_of = np.zeros(len(self.envs), np.intp)
         infos = arrays.infos, arrays.reset_infos
         self._columns = [InfoColumns(each, group_of) for each in infos]
@@ -54,17 +53,18 @@ class ResumableGroup(EnvGroup):
     def acting_state(self, i: int) -> ActingState:
         after_reset, rest = self._acting_source(i)
         rests = {} if rest is None else {i: (self.thaw, rest)}
+        storage = self.arrays.reset_observations if after_reset else self._observations
         leaves = [
             (None if part[i] is None else self.thaw(part[i]))
             if isinstance(part, list)
             else part[i].copy()
-            for part in (self._reset_observations if after_reset else self._observations).parts
+            for part in storage.parts
         ]
         stepped = self._step_targets[i]
         return ActingState(
             leaves,
             self._info_columns(after_reset).batch(rests, np.array([i])).build(0, i),
-            bool(self._pending[i]),
+            bool(self.arrays.pending[i]),
             stepped.arguments if type(stepped) is ResetOnStep else {},
         )
 
@@ -89,7 +89,7 @@ class ResumableGroup(EnvGroup):
                 part[i] = self._freeze(leaf) if is_object else leaf
             self._infos.write(i, acting_state.info)
             self._reset_results[i] = acting_state
-            self._pending[i] = acting_state.pending
+            self.arrays.pending[i] = acting_state.pending
             self._step_targets[i] = self._targets[i]
             if acting_state.pending and self._autoreset is Autoreset.NEXT_STEP:
                 self._reset_in_next_step(i, acting_state.arguments)
@@ -211,13 +211,13 @@ class ResumableGroup(EnvGroup):
 
     def _step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
         """Step with these action leaves, and then restore the arrays' previous actions."""
-        kept = [part.copy() for part in self._actions.parts]
+        kept = [part.copy() for part in self.arrays.actions.parts]
         try:
-            for part, leaf in zip(self._actions.parts, actions, strict=True):
+            for part, leaf in zip(self.arrays.actions.parts, actions, strict=True):
                 part[...] = leaf
             return self.step()
         finally:
-            for part, leaf in zip(self._actions.parts, kept, strict=True):
+            for part, leaf in zip(self.arrays.actions.parts, kept, strict=True):
                 part[...] = leaf
 
     def _make_twin(self) -> ResumableGroup:

@@ -43,20 +43,14 @@ class StepTimes:
 
     @classmethod
     def read(cls, memory: Any) -> StepTimes:
-        cells = np.frombuffer(memory, np.float64, _RING + WINDOW).copy()
+        cells = np.frombuffer(memory, np.float64, _RING + WINDOW).tolist()
         steps = int(cells[_STEPS])
         if not steps:
             return cls(0, np.nan, np.nan, np.nan, None, np.nan)
         span = cells[_LAST] - cells[_FIRST]
-        p50, p99 = np.percentile(cells[_RING : _RING + min(steps, WINDOW)], [50, 99])
-        return cls(
-            steps,
-            float(min(1.0, cells[_BUSY] / span)) if span > 0 else 1.0,
-            float(p50),
-            float(p99),
-            int(cells[_SLOWEST]),
-            float(cells[_SLOWEST_TIME]),
-        )
+        busy_fraction = min(1.0, cells[_BUSY] / span) if span > 0 else 1.0
+        p50, p99 = np.percentile(cells[_RING : _RING + min(steps, WINDOW)], [50, 99]).tolist()
+        return cls(steps, busy_fraction, p50, p99, int(cells[_SLOWEST]), cells[_SLOWEST_TIME])
 
 
 def timing_delta(memory: Any) -> bytes:

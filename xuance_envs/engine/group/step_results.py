@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,15 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import NO_RESTS, InfoBatch, Snapshot, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.data.step_frame import bytes_of
 from xuance_envs.engine.group.outcome import NO_EXTRAS, StepExtras
-from xuance_envs.engine.group.row_digests import StepDigests
 
 # Info key that the first step after a restart adds; a replay of that step lacks it.
 RESTARTED_KEY = "worker_restarted"
+
+# Maximum bytes copied per step. A replay log of MAX_STEPS such steps has MAX_BYTES. Each array may
+# take an equal share. Larger observations are recorded as digests; small ones are faster to copy.
+_MAX_COPIED_BYTES = 1 << 15
 
 _SCALARS = {"reward": np.float64, "terminated flag": np.bool_, "truncated flag": np.bool_}
 
@@ -100,6 +105,46 @@ class StepCopy(NamedTuple):
     rest: StepExtras | None = None
 
 
+def digest_writer(part: NDArray[Any], values: NDArray[np.uint64]) -> Callable[[], Any]:
+    """Return a function that writes digests of an array's rows to ``values``.
+
+    A digest is the sum of the row's words of up to 32 bits, each multiplied by a random odd 64-bit
+    number. If one word changes, the digest changes. If several words change, it stays equal with a
+    probability of at most 2**-32. A 32-bit digest could not detect that two floats changed signs.
+    """
+    rows = part.reshape(len(part), -1).view(np.uint8)
+    size = next(size for size in (4, 2, 1) if rows.shape[1] % size == 0)
+    words = rows.view(f"u{size}")
+    factors = np.random.default_rng(0).integers(2**64, size=words.shape[1], dtype=np.uint64) | 1
+    return partial(np.einsum, "ij,j->i", words, factors, out=values)
+
+
+class StepDigests:
+    """Digests of a group's large observations and reset observations, in its arrays."""
+
+    @classmethod
+    def of(cls, arrays: StepArrays) -> StepDigests | None:
+        """Return the digests; None without large observations or without arrays for digests."""
+        observations = arrays.observations.arrays
+        max_bytes = _MAX_COPIED_BYTES // (2 * len(observations) + 3)  # 3: reward and flags
+        large = [k for k, part in enumerate(observations) if part.nbytes > max_bytes]
+        return cls(arrays, large) if large and arrays.digests is not None else None
+
+    def __init__(self, arrays: StepArrays, large: Sequence[int]) -> None:
+        observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
+        assert arrays.digests is not None
+        assert arrays.reset_digests is not None
+        self.values, self.reset_values = arrays.digests, arrays.reset_digests
+        self.copied = [part for k, part in enumerate(observations) if k not in large]
+        self.copied_resets = [part for k, part in enumerate(resets) if k not in large]
+        self._writers = [digest_writer(observations[k], self.values[:, k]) for k in large]
+        self._reset_writers = [digest_writer(resets[k], self.reset_values[:, k]) for k in large]
+
+    def update(self, with_resets: bool) -> None:
+        for write in [*self._writers, *self._reset_writers] if with_resets else self._writers:
+            write()
+
+
 class StepCopier:
     """Copier of a group's actions and results; it can replace large arrays with their digests."""
 
@@ -167,7 +212,7 @@ def _read_infos(snapshot: Snapshot, file: io.BytesIO) -> Snapshot:
 class _Rows:
     def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
         self.parts = arrays
-        self.memory = list(map(_bytes_of, arrays))
+        self.memory = list(map(bytes_of, arrays))
 
     def read(self, file: io.BytesIO) -> list[NDArray[np.uint8]]:
         """Read a copy of each array, as an array of bytes ``(rows, bytes per row)``."""
@@ -175,8 +220,3 @@ class _Rows:
             np.frombuffer(bytearray(file.read(part.nbytes)), np.uint8).reshape(len(part), -1)
             for part in self.parts
         ]
-
-
-def _bytes_of(part: NDArray[Any]) -> memoryview:
-    """Return an array's memory as bytes, which copy faster than the array."""
-    return memoryview(part.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
