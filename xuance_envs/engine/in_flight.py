@@ -22,7 +22,6 @@ class InFlight:
 
     def __init__(self, drivers: Sequence[Driver], poller: Poller) -> None:
         self.envs = np.zeros(drivers[-1].hi, np.bool_)
-        self.any = False
         self.requests: dict[int, Request] = {}
         self.failed_group = -1
         self._drivers = drivers
@@ -35,6 +34,10 @@ class InFlight:
         self._ready: dict[int, Any] = {}
         self._interrupted = False
         self._with_deadline: set[int] = set()
+
+    @property
+    def any(self) -> bool:
+        return bool(np.count_nonzero(self.envs))
 
     def groups_completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
         """Return the groups whose actions are complete once ``env_ids`` are sent."""
@@ -55,10 +58,10 @@ class InFlight:
         requests, new = {**self.requests, **submissions}, {**self._unwatched, **submissions}
         envs = self.envs.copy()
         envs[env_ids] = True
-        any_sent, interrupted = self.any or bool(len(env_ids)), self._interrupted
+        interrupted = self._interrupted
         # No call in between, so that an interrupt finds either all of these updated or none. A
         # request that is only partly submitted is completed by the wait for its result.
-        self.requests, self._unwatched, self.envs, self.any = requests, new, envs, any_sent
+        self.requests, self._unwatched, self.envs = requests, new, envs
         self._interrupted = True
         for _, submit in submissions.values():
             submit()
@@ -102,16 +105,16 @@ class InFlight:
     def receive(self, env_ids: NDArray[np.intp]) -> None:
         """Mark the environments of all ready groups as received."""
         requests = {k: request for k, request in self.requests.items() if k not in self._ready}
-        envs, any_left = _without(self.envs, env_ids)
+        envs = self.envs.copy()
+        envs[env_ids] = False
         # No call in between, as in add.
-        self.requests, self._ready, self._interrupted = requests, {}, False
-        self.envs, self.any = envs, any_left
+        self.requests, self._ready, self._interrupted, self.envs = requests, {}, False, envs
 
     def clear(self) -> None:
         """Mark all requests as received."""
         envs = np.zeros_like(self.envs)
         self.requests, self._unwatched, self._ready = {}, {}, {}
-        self._interrupted = self.any = False
+        self._interrupted = False
         self.envs = envs
 
     def envs_to_wait_for(self, min_envs: int | None) -> int:
@@ -171,10 +174,10 @@ class InFlight:
             raise
         except Exception:
             requests = {other: each for other, each in self.requests.items() if other != k}
-            envs, any_left = _without(self.envs, self._envs_of[k])
+            envs = self.envs.copy()
+            envs[self._envs_of[k]] = False
             # No call in between, as in add.
-            self.requests, self.failed_group = requests, k
-            self.envs, self.any = envs, any_left
+            self.requests, self.failed_group, self.envs = requests, k, envs
             raise
 
     def _or_timed_out(self, groups: set[int]) -> set[int]:
@@ -188,12 +191,3 @@ class InFlight:
         if self._drivers[k].reply_deadline is not None:
             self._with_deadline.add(k)
         self._poller.watch(k)
-
-
-def _without(
-    in_flight: NDArray[np.bool_], received: NDArray[np.intp]
-) -> tuple[NDArray[np.bool_], bool]:
-    """Return the mask of environments still in flight, and whether there are any."""
-    still = in_flight.copy()
-    still[received] = False
-    return still, bool(np.count_nonzero(still))
