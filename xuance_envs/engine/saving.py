@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,12 @@ _LARGE = 1 << 24
 
 _BATCH_BYTES = 1 << 26  # maximum transferred at a time, unless one state is larger
 _Shares = Sequence[tuple[int, Driver, Sequence[int]]]  # environments by group, from split_by_group
+_SourceRef = tuple[bool, int]  # True if the target's group keeps the state, and its source
+
+# For one group: its number, driver and places, the sources of its states, the sources to transfer,
+# the sources as that group refers to them, and the load command.
+_LoadPlan = tuple[int, Driver, list[int], list[_SourceRef], list[int], list[_SourceRef], Any]
+
 Ids = Sequence[int]  # indices of environments
 _SEEDS = "seeds"  # key of the restart seeds in saved states
 
@@ -79,7 +85,7 @@ class GroupSaver(Saver):
     def __init__(self, ledger: Ledger, collector: InfoCollector, transfer: StateTransfer) -> None:
         super().__init__(ledger, collector)
         self.transfer = transfer
-        self._last_clone_plan: _ClonePlan | None = None
+        self._last_clone: tuple[Any, ...] = None, None  # sources, targets and their plan
 
     @override
     def verify(self, ids: Ids) -> None:
@@ -129,15 +135,16 @@ class GroupSaver(Saver):
     def clone(
         self, sources: Ids, targets: Ids, fork_rng: bool, *, of_all: bool = False
     ) -> StepInfos:
-        plan = self._last_clone_plan
-        if plan is None or not (plan.sources == sources and plan.targets == targets):
-            plan = self._last_clone_plan = self._clone_plan(sources, targets)
+        if self._last_clone[:2] != (sources, targets):
+            plan = self._clone_plan(sources, targets)
+            self._last_clone = list(sources), list(targets), *plan
+        _, _, *saving, load_plans = self._last_clone
         with self.transferring():
-            saved, facts = self._save_in_groups(plan.saving, plan.exported, plan.kept)
+            saved, facts = self._save_in_groups(*saving)
             seeds = {} if fork_rng else self._restart_seeds()
             for env, buffer in self._fetch_large_states(_sizes(saved)).items():
                 saved[env] = buffer, *saved[env][1:]
-            loading = plan.load_plans, saved, facts, targets, of_all, fork_rng
+            loading = load_plans, saved, facts, targets, of_all, fork_rng
             infos = self._transfer_and_load(*loading)
         if seeds:
             seeded = zip(targets, sources, strict=True)
@@ -198,7 +205,7 @@ class GroupSaver(Saver):
         self._ledger.command(packed, list)
         return buffers
 
-    def _load_plans(self, ids: Ids, source_of: Mapping[int, tuple[bool, int]]) -> list[_LoadPlan]:
+    def _load_plans(self, ids: Ids, source_of: Mapping[int, _SourceRef]) -> list[_LoadPlan]:
         plans = []
         for k, driver, envs in self._ledger.split_by_group(ids):
             source_refs = [source_of[env] for env in envs]
@@ -210,12 +217,15 @@ class GroupSaver(Saver):
             ]
             places = driver.places_of(envs)
             load = driver.pack("load_states", places)
-            plans.append(_LoadPlan(k, driver, places, source_refs, transferred, sources, load))
+            plans.append((k, driver, places, source_refs, transferred, sources, load))
         return plans
 
-    def _clone_plan(self, sources: Ids, targets: Ids) -> _ClonePlan:
+    def _clone_plan(
+        self, sources: Ids, targets: Ids
+    ) -> tuple[_Shares, Collection[int], Collection[int], Sequence[_LoadPlan]]:
+        """Return the environments to save, those to export and to keep, and how to load them."""
         group_of, drivers = self._ledger.group_of, self._ledger.drivers
-        source_of: dict[int, tuple[bool, int]] = {}
+        source_of: dict[int, _SourceRef] = {}
         exported, kept = set[int](), set[int]()
         for source, target in zip(sources, targets, strict=True):
             k = group_of[target]
@@ -224,8 +234,7 @@ class GroupSaver(Saver):
             source_of[target] = stays, source
             (kept if stays else exported).add(source)
         saving = self._ledger.split_by_group(sorted(exported | kept))
-        load_plans = self._load_plans(targets, source_of)
-        return _ClonePlan(list(sources), list(targets), saving, exported, kept, load_plans)
+        return saving, exported, kept, self._load_plans(targets, source_of)
 
     def _transfer_and_load(
         self,
@@ -252,7 +261,7 @@ class GroupSaver(Saver):
                     contents = list(map(transfer.read, contents))
                     packed[k] = driver.pack("prepare_states", *args, contents)
             warn_of_doubts(self._ledger.command(packed, values_of))
-            packed = {plan.group: plan.load for plan in load_plans}
+            packed = {k: load for k, *_, load in load_plans}
             return self.run_load(packed, ids, of_all=of_all)
 
         try:
@@ -278,27 +287,6 @@ class GroupSaver(Saver):
             driver = self._ledger.drivers[self._ledger.group_of[env]]
             if seeding is not None and driver.seeds is not None:
                 driver.seeds[env - driver.lo] = seeding
-
-
-class _LoadPlan(NamedTuple):
-    """Sources of the states that one group loads, and its load command."""
-
-    group: int
-    driver: Driver
-    places: list[int]
-    source_refs: list[tuple[bool, int]]
-    transferred: list[int]
-    sources: list[tuple[bool, int]]
-    load: Any
-
-
-class _ClonePlan(NamedTuple):
-    sources: Ids
-    targets: Ids
-    saving: _Shares
-    exported: Collection[int]
-    kept: Collection[int]
-    load_plans: Sequence[_LoadPlan]
 
 
 def warn_of_doubts(doubts: Sequence[str]) -> None:

@@ -55,15 +55,10 @@ def dumps_for_worker(value: Any) -> bytes:
         data = _dumps(value)
     except Exception:
         data = None  # cloudpickle supports more types and has better error messages
-    if data is None or b"__main__" in data or _names_by_value(data):
+    by_value = ["__main__", *cloudpickle.list_registry_pickle_by_value()]
+    if data is None or any([module.encode() in data for module in by_value]):
         data = _dumps(value, ByValuePickler)
     return data
-
-
-def _names_by_value(data: bytes) -> bool:
-    """Return whether a pickle may refer to a module registered for pickling by value."""
-    modules = cloudpickle.list_registry_pickle_by_value()
-    return bool(modules) and any(name.encode() in data for name in modules)
 
 
 def dumps_for_main(value: Any) -> bytes:
