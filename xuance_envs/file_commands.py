@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.engine.failure_files import FailureRecord
+from xuance_envs.engine.recovery import FailureRecord
 from xuance_envs.errors import EnvError, counted
 from xuance_envs.extras import how_to_install
 from xuance_envs.report import markdown_table

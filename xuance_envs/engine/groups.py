@@ -16,7 +16,6 @@ from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Back
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver
-from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
@@ -29,7 +28,7 @@ from xuance_envs.engine.group.single_env import (
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger, Pending, values_of
 from xuance_envs.engine.recording_driver import RecordingDriver
-from xuance_envs.engine.recovery import Recording, RestartPolicy
+from xuance_envs.engine.recovery import FailureRecorder, Recording, RestartPolicy
 from xuance_envs.engine.restarts import RestartingDriver
 from xuance_envs.engine.saving import GroupSaver, Saver
 from xuance_envs.engine.serialization import copy_of

@@ -70,7 +70,7 @@ class RecordingDriver(Driver):
         log, self._command = self._replay_log, "step"
         self._to_record = actions is None
         self._to_unwrap = saves = tag >= log.next_save or actions is not None
-        if saves and actions is None and log.enabled and self._driver.can_save:
+        if saves and actions is None and not log.disabled and self._driver.can_save:
             self._submit_and_save(tag, None)
         else:
             self._driver.submit_step(tag, actions)
@@ -81,7 +81,7 @@ class RecordingDriver(Driver):
         self._command = call if isinstance(call, str) else call[0]
         self._to_unwrap, self._to_record = True, False
         changes_state = self._command in STATE_CHANGING_COMMANDS
-        if changes_state and self._replay_log.enabled and self._driver.can_save:
+        if changes_state and not self._replay_log.disabled and self._driver.can_save:
             self._submit_and_save(tag, packed)
         else:
             self._driver.submit(tag, packed)
@@ -152,7 +152,12 @@ class RecordingDriver(Driver):
                 log.reset(None)
             return result
         recording.keep_log(tag)
-        self._take_verified(*result.verified)
+        difference, obstacle = result.verified
+        if obstacle:
+            logger.warning(_NOT_VERIFIED, obstacle)
+        if difference and recording.policy.resumes:
+            recording.policy.resumes = False
+            logger.warning(_CANNOT_RESUME, name_envs(range(self.lo, self.hi)), difference)
         if result.states is None:
             log.disabled = result.refusal
         elif not (recording.policy.resumes or recording.files):
@@ -166,14 +171,6 @@ class RecordingDriver(Driver):
         if self._verify_next and result.states is not None:
             log.next_save = tag + _VERIFIED_STEPS
         return result.result
-
-    def _take_verified(self, difference: str, obstacle: str) -> None:
-        policy = self._recording.policy
-        if obstacle:
-            logger.warning(_NOT_VERIFIED, obstacle)
-        if difference and policy.resumes:
-            policy.resumes = False
-            logger.warning(_CANNOT_RESUME, name_envs(range(self.lo, self.hi)), difference)
 
     def _cost(self, result: ResultWithStates, duration: float) -> float:
         """Return the seconds that saving added to a step, including the transfer."""

@@ -9,22 +9,31 @@ are truncated as in :class:`~xuance_envs.engine.restarts.RestartingDriver`.
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.group_states import packed_registry
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.replay_log import ReplayLog
+from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError, name_envs
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.state.file_format import header_of, write, write_file
+from xuance_envs.state.pickling import dumps_plain
 
 logger = logging.getLogger("xuance_envs")
 
 Command = tuple[str, Sequence[Any]]  # a group command and its arguments
 
 WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
+
+_EXTRA = "failure"  # key of a failure file's actions and functions
 
 _NOT_RESUMED = "the episodes of %s are truncated instead of resumed: %s"
 
@@ -63,6 +72,65 @@ class NotResumedError(WorkerDiedError):
     @override
     def __str__(self) -> str:
         return _NOT_RESUMED % (name_envs(self.env_indices), self.details)
+
+
+class FailureRecord:
+    """Content of a failure file; reading it unpickles functions, so the file must be trusted."""
+
+    def __init__(self, path: Path) -> None:
+        data = path.read_bytes()
+        header = header_of(data)
+        self.states = EnvStates.from_bytes(data, trusted=True)
+        content = self.states.shared_extra(_EXTRA)
+        if content is None:
+            raise StateError(
+                -1, "replay", f"{path}: expected a recorded failure, got a file of saved states"
+            )
+        self.what: str = header[_EXTRA]["what"]
+        self.first: int = header[_EXTRA]["first"]
+        functions, self.actions = content
+        self.functions, self.keywords = loads(functions)
+
+
+class FailureRecorder:
+    """Writer of failure files for one group."""
+
+    def __init__(self, folder: str | Path, recipe: Recipe) -> None:
+        self._folder = Path(folder)
+        self._env_fns = list(recipe.env_fns)
+        self.keywords = recipe.keywords  # those with which the environments were created
+        self._first = recipe.first
+        self._count = 0
+
+    def write(self, states: Any, actions: Sequence[Sequence[Any]], what: str) -> Path | None:
+        """Write a file and return its path; if this fails, log a warning and return None."""
+        if states is None:
+            logger.warning("failure not recorded: no environment states were saved before it")
+            return None
+        try:
+            recipe = self._env_fns, [dict(each) for each in self.keywords]
+            content = dumps_for_worker(recipe), actions
+            saved = EnvStates.from_groups(*states)
+            data = write(
+                saved.envs,
+                saved.facts,
+                {_EXTRA: dumps_plain(content)},
+                failure={"what": what, "first": self._first, "steps": len(actions)},
+            )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            timestamp = time.strftime("%Y%m%d-%H%M%S")
+            name = f"{timestamp}-{os.getpid()}-env{self._first}-{self._count}.xenvs"
+            path = self._folder / name
+            write_file(path, data)
+        except Exception:
+            # The original failure is raised next, so this one is only logged.
+            logger.warning("failure not recorded: writing the file failed", exc_info=True)
+            return None
+        self._count += 1
+        logger.warning(
+            "failure recorded in %s; reproduce it with: python -m xuance_envs replay %s", path, path
+        )
+        return path
 
 
 class Recording:
@@ -107,7 +175,7 @@ class Recording:
 
     def _steps(self) -> list[Any]:
         """Return the actions since the states were saved, including the current step's."""
-        return [*self.log.steps(), self.log.current_actions()]
+        return [*self.log.steps(), [part.copy() for part in self.log.actions]]
 
     # -- resumption -------------------------------------------------------------------
 

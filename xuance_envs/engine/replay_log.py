@@ -40,9 +40,9 @@ class ReplayLog:
             self.disabled = "the actions have no fixed shape, so they are not recorded"
         self.interval_log2 = 0
         self._requests_per_step = 1.0
-        size = sum(part.nbytes for part in parts) if self.enabled else 0
+        size = sum(part.nbytes for part in parts) if not self.disabled else 0
         self._max_steps = max(1, min(MAX_STEPS, MAX_BYTES // max(size, 1)))
-        self.actions = parts if self.enabled else []
+        self.actions = [] if self.disabled else parts
         self._copier = StepCopier(
             arrays, self.actions, with_results=with_results, with_digests=True
         )
@@ -63,10 +63,6 @@ class ReplayLog:
         self._extras: list[StepExtras | None] = [None] * capacity
         interval = self.interval_log2
         self.next_save = -1 if states is None else ((tag >> interval) + 1) << interval
-
-    @property
-    def enabled(self) -> bool:
-        return not self.disabled
 
     @property
     def has_capacity(self) -> bool:
@@ -106,21 +102,11 @@ class ReplayLog:
 
     def results(self) -> list[StepResult]:
         recorded = zip(self._rows, self._infos, self._reset_infos, self._extras, strict=True)
-        return [
-            self._copier.result(
-                StepCopy(
-                    rows,
-                    ((), infos, NO_RESTS),
-                    None if resets is None else ((), resets, NO_RESTS),
-                    extras,
-                )
-            )
-            for rows, infos, resets, extras in islice(recorded, self.count)
-        ]
-
-    def current_actions(self) -> list[NDArray[Any]]:
-        """Return the action leaves currently in the arrays."""
-        return [part.copy() for part in self.actions]
+        found = []
+        for rows, infos, resets, extras in islice(recorded, self.count):
+            snapshots = ((), infos, NO_RESTS), None if resets is None else ((), resets, NO_RESTS)
+            found.append(self._copier.result(StepCopy(rows, *snapshots, extras)))
+        return found
 
     def update_interval(self, cost: float, duration: float, tag: int) -> None:
         """Choose the saving interval after a save; :meth:`reset` must follow."""
