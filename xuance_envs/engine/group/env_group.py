@@ -222,7 +222,7 @@ class EnvGroup(BaseEnvGroup):
         """Begin a command for some environments; the acting states of the others do not change."""
         others = {i: self._acting_source(i) for i in range(len(self.envs)) if i not in places}
         self._begin(actions)
-        storages = self._observations.objects, self._reset_observations.objects
+        storages = self._observations.objects, self.arrays.reset_observations.objects
         for values, firsts in zip(*storages, strict=True):  # the outcome reports all of them
             for i, (after_reset, _) in others.items():
                 if after_reset:
