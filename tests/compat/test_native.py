@@ -349,6 +349,13 @@ def numbered(make_vec_env):
     return vec_env
 
 
+def test_an_info_env_id_does_not_decide_which_observation_is_whose(numbered):
+    numbered.step([0] * 3)
+    infos = numbered.step([0] * 3)[-1]
+    assert [info["reset_obs"][0][0][0] for info in infos] == [0, 10, 20]
+    assert [info["reset_info"]["env_id"] for info in infos] == [7, 8, 9]
+
+
 def test_objects_in_infos_stay_as_they_were(numbered):
     first, second = numbered.step([0] * 3)[-1], numbered.step([0] * 3)[-1]
     assert [info["counts"] for info in first] == [[1]] * 3

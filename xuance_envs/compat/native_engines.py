@@ -179,8 +179,8 @@ class MaskEngine(NativeEngine):
             seed=self._seeds(envs, seeds), options={"reset_mask": mask}
         )
         # Some ale-py releases return all observations, others only those of the reset environments.
-        given = np.asarray(infos["env_id"]) if "env_id" in infos else np.arange(self.num_envs)
-        rows = np.searchsorted(given, envs)
+        by_id = self._is_atari and "env_id" in infos
+        rows = np.searchsorted(infos["env_id"], envs) if by_id else envs
         return rows_of(observations, rows), rows_of_infos(infos, rows)
 
     def _seeds(self, envs: Envs, seeds: Sequence[int | None]) -> Any:
