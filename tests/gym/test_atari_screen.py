@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from interrupts import Instant
 
 pytest.importorskip("cv2")
 
+from xuance_envs.gym import atari_screen
 from xuance_envs.gym.atari_resize import BandedResizer, resize
 from xuance_envs.gym.atari_screen import Screen
 
@@ -130,6 +133,33 @@ def test_a_game_that_ends_in_a_step_shows_its_last_two_frames() -> None:
     emulator.numbers[...] = noted_numbers
     screen.take_end(alone=False)
     np.testing.assert_array_equal(screen.image, emulator.grey())
+
+
+def _show_in_first_frame(emulator: FakeEmulator, screen: Screen, rows: slice) -> Any:
+    """Take two frames, the first with an object in these rows; return the resized image."""
+    emulator.numbers[...] = 0
+    emulator.numbers[rows] = 100
+    screen.take_first()
+    emulator.numbers[...] = 0
+    screen.take_last(alone=False)
+    return screen.frame()
+
+
+def test_an_interrupt_at_any_moment_leaves_no_old_pixels() -> None:
+    number, came = 0, True
+    while came:
+        emulator = FakeEmulator()
+        screen = Screen(emulator, rgb=False, pools=True, size=(84, 84))
+
+        _show_in_first_frame(emulator, screen, slice(20))
+        _show_in_first_frame(emulator, screen, slice(40, 60))
+        with Instant(number, [os.path.dirname(atari_screen.__file__)]) as instant:
+            _show_in_first_frame(emulator, screen, slice(150, 170))
+        frame = _show_in_first_frame(emulator, screen, slice(0))
+        np.testing.assert_array_equal(screen.image, emulator.grey(), instant.place)
+        np.testing.assert_array_equal(frame, resize(emulator.grey(), (84, 84)), instant.place)
+        number, came = number + 1, instant.came
+    assert number > 20
 
 
 def test_the_emulator_converts_only_what_it_has_not_shown() -> None:

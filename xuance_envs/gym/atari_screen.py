@@ -115,7 +115,7 @@ class Screen:
         self._words_before = self._before.reshape(-1).view(np.uint64)
         self._differed_before: list[Run] = [(0, height // self._rows)]
         self._changed_first: list[Run] = []
-        self._changed: list[Run] = []
+        self._not_resized: list[Run] = []
         self.image: Image = np.zeros(self._shape, np.uint8)
 
     def __env_state__(self) -> None:
@@ -150,11 +150,14 @@ class Screen:
         first, differing = None, runs
         if self._pools and not alone:
             first, differing = buffers.first, _union(runs, self._changed_first)
-        self._changed, self._differed_before = _union(differing, self._differed_before), differing
-        self._compose(first, last)
+        changed = _union(differing, self._differed_before)
+        self._not_resized = _union(changed, self._not_resized)
+        self._differed_before = changed  # until the image is complete, in case of an interrupt
+        self._compose(first, last, changed)
         for begin, end in runs:
             rows = slice(begin * self._rows, end * self._rows)
             self._before[rows] = last.numbers[rows]
+        self._differed_before = differing
 
     def take_end(self, *, alone: bool) -> None:
         """Capture the frame in which the game ended before the end of the step."""
@@ -175,7 +178,9 @@ class Screen:
 
     def frame(self) -> Image:
         """Return the resized image, a new array of shape ``(height, width, channels)``."""
-        return self._resizer(self.image, self._changed)
+        frame = self._resizer(self.image, self._not_resized)
+        self._not_resized = []
+        return frame
 
     def _differing(self, frame: _FrameBuffer, buffers: _Buffers) -> list[Run]:
         """Return the runs of bands in which a frame differs from the previous step's last frame."""
@@ -202,11 +207,11 @@ class Screen:
                 self._convert(frame.pixels)
                 self._palette.learn(frame.numbers, frame.pixels)
 
-    def _compose(self, first: _FrameBuffer | None, last: _FrameBuffer) -> None:
+    def _compose(self, first: _FrameBuffer | None, last: _FrameBuffer, changed: list[Run]) -> None:
         """Update the bands of the image that may have changed."""
         rows, image, paint = self._rows, self.image, self._palette.paint
-        self._paint_bands(last, self._changed)
-        for begin, end in self._changed:
+        self._paint_bands(last, changed)
+        for begin, end in changed:
             low, high = begin * rows, end * rows
             if first is None:
                 image[low:high] = last.pixels[low:high]
