@@ -354,6 +354,34 @@ def test_batches_of_actions_that_are_dicts_go_to_their_keys(make_here):
     assert envs.get_attr("taken") == ([[1, 0], [2, 0], [3, 1]],) * 2
 
 
+class Nested(Fighting):
+    """Its agents' actions are tuples with a dict."""
+
+    def action_space(self, agent):
+        return spaces.Tuple([super().action_space(agent), spaces.Discrete(2)])
+
+    def step(self, actions):
+        return super().step({agent: action for agent, (action, _) in actions.items()})
+
+
+def test_batches_of_tuples_with_dicts_are_no_dicts_of_agents(make_here):
+    envs = make_here([Nested] * 2)
+    envs.reset()
+    envs.step(({"move": [[1, 2, 3]] * 2, "attack": [[0, 0, 1]] * 2}, [[0, 1, 0]] * 2))
+    assert envs.get_attr("taken") == ([[1, 0], [2, 0], [3, 1]],) * 2
+
+
+def test_actions_may_be_empty(make_here):
+    class Idle(Herd):
+        def action_space(self, agent):
+            return spaces.Box(0, 1, (0,), np.float32)
+
+    envs = make_here([Idle] * 2)
+    envs.reset()
+    assert envs.step(np.zeros((2, 3, 0), np.float32)).acted.all()
+    assert envs.get_attr("given")[1][0]["sheep_2"].shape == (0,)
+
+
 def test_numbers_beyond_those_that_are_kept_are_what_they_are(make_here):
     envs = make_here([Herd])
     envs.reset()

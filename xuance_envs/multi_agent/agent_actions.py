@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
@@ -33,6 +33,8 @@ class AgentActions:
             for fields in record.groups
         ]
         self._flat = self._rows[0].flat if record.team.is_one else None
+        space = record.groups[0].group.action_space
+        self._takes_tuples = record.team.is_one and isinstance(space, spaces.Tuple)
         # By group: the action stored for inactive agents; None if an action needs several arrays.
         self._idle = [
             None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
@@ -58,7 +60,9 @@ class AgentActions:
         envs = self._every if envs is None else envs
         count = len(envs)
         try:
-            if isinstance(actions, list | tuple) and any(isinstance(a, Mapping) for a in actions):
+            is_batch = self._takes_tuples and isinstance(actions, tuple)
+            is_list = isinstance(actions, list | tuple) and not is_batch
+            if is_list and any(isinstance(a, Mapping) for a in actions):
                 self._put_dicts(actions, alive, envs, at)
             else:
                 self._put_arrays(actions, envs, at)

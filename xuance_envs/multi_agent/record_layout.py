@@ -145,7 +145,7 @@ def _record_dtype(fields: Sequence[_Field]) -> np.dtype[Any]:
             "names": list(formats),
             "formats": list(formats.values()),
             "offsets": [offsets[name] for name in formats],
-            "itemsize": round_up(end, _ALIGNMENT),
+            "itemsize": round_up(max(end, 1), _ALIGNMENT),  # 0 cannot be viewed
         }
     )
 
