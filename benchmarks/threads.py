@@ -40,7 +40,7 @@ from benchmarks.shared.question import (
     finish,
     make_parser,
 )
-from xuance_envs.engine.system.gil import gil_is_enabled
+from xuance_envs.engine.cpus import gil_is_enabled
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv

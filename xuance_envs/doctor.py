@@ -21,9 +21,8 @@ from typing import Any
 
 from xuance_envs._version import __version__
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
-from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.cpus import available_cpus, gil_is_enabled
 from xuance_envs.engine.system.current import system
-from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.extras import EXTRAS, how_to_install, missing_modules
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xuance_envs.engine.cpus import gil_is_enabled
 from xuance_envs.engine.system.current import system
-from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.measure import StepLoop, sample_actions
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS

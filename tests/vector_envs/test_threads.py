@@ -36,8 +36,7 @@ from xuance_envs import (
     tuning_estimates,
 )
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
-from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.engine.system.gil import gil_is_enabled
+from xuance_envs.engine.cpus import available_cpus, gil_is_enabled
 from xuance_envs.engine.thread import thread_backend, wake_ups
 from xuance_envs.vector_envs import thread_vec_env
 

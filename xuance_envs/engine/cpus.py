@@ -1,9 +1,10 @@
-"""Number of CPUs available to this process."""
+"""Number of CPUs available to this process, and state of the global interpreter lock (GIL)."""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 
 from xuance_envs.engine.system.cgroups import limits
@@ -36,3 +37,9 @@ def _quota_v1(folder: Path) -> float | None:
     quota = int((folder / "cpu.cfs_quota_us").read_text())
     period = int((folder / "cpu.cfs_period_us").read_text())
     return quota / period if quota > 0 else None
+
+
+def gil_is_enabled() -> bool:
+    """Return whether the GIL is on; in a free-threaded Python, an import may turn it on."""
+    is_enabled = getattr(sys, "_is_gil_enabled", None)
+    return True if is_enabled is None else bool(is_enabled())

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from xuance_envs._override import Unpack
-from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.cpus import available_cpus, gil_is_enabled
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
-from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.engine.thread.thread_backend import ThreadBackend
 from xuance_envs.errors import counted
 from xuance_envs.vector_envs.arguments import checked_recipe

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from xuance_envs.engine.system.gil import gil_is_enabled
+from xuance_envs.engine.cpus import gil_is_enabled
 
 MIN_POOLED_BYTES = 1 << 16  # minimum size of pooled arrays; the allocator reuses smaller ones
 _POOL_SIZE = 6  # two arrays that the user compares, two being filled, two in another library

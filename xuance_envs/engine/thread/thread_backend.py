@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.backend import CLOSE_TIMEOUT, FAILED_CLOSE_TIMEOUT, Backend, Timeouts
-from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.cpus import available_cpus, gil_is_enabled
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription, find_layer
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.system.gil import gil_is_enabled
 from xuance_envs.engine.thread.thread_driver import ThreadDriver
 from xuance_envs.engine.thread.wake_ups import WakeUps
 from xuance_envs.errors import caller_stacklevel, name_envs

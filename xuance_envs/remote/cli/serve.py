@@ -88,9 +88,8 @@ _LIMITS = (
     ("--start-timeout", "start", 1, "seconds that creating environments may take"),
 )  # fmt: skip
 
-_FIELDS = {limit.name: limit for limit in dataclasses.fields(Limits)}
-_OPTIONAL = {name for name, limit in _FIELDS.items() if "None" in str(limit.type)}
-_SECONDS = {name for name, limit in _FIELDS.items() if "float" in str(limit.type)}
+_OPTIONAL = {name for name, kind in Limits.__annotations__.items() if "None" in kind}
+_SECONDS = {name for name, kind in Limits.__annotations__.items() if "float" in kind}
 
 _PERMISSIONS = (
     ("--allow-kwarg",
