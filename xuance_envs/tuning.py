@@ -199,10 +199,9 @@ def autotune(
         for each in likely
     }
     figures = {name: each.best for name, each in _measured({**makers, **others}, progress).items()}
-    measured = [*_scaled_to_all(likely, count, figures, probe, num_envs)]
-    measured += [Candidate(name, {}, figures[name], True) for name in others]
-    by_name = {each.name: each for each in [*estimates, *measured]}
-    candidates = tuple(by_name.values())
+    measured = _scaled_to_all(likely, count, figures, probe, num_envs)
+    further = [Candidate(name, {}, figures[name], True) for name in others]
+    candidates = tuple({each.name: each for each in (*estimates, *measured, *further)}.values())
     # Do not compare measurements with estimates: on a busy machine, measurements are lower.
     comparable = [each for each in candidates if each.measured or not likely]
     choice = _chosen(comparable, {each.name: each.steps_per_second for each in estimates})

@@ -100,7 +100,4 @@ def run_sessions(args: argparse.Namespace) -> None:
 def _session_table(sessions: Sequence[Mapping[str, Any]]) -> str:
     rows = [COLUMNS, *([str(each[name]) for name in COLUMNS] for each in sessions)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

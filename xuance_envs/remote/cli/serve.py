@@ -10,7 +10,7 @@ import logging
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,7 @@ def run_serve(args: argparse.Namespace) -> None:
     server = make_server(args)
     settings = server.settings
     try:
-        _try_environments(settings, settings.catalogue.ids)
+        _try_environments(settings)
     except CommandError:
         server.close()
         raise
@@ -242,9 +242,9 @@ def make_server(args: argparse.Namespace) -> Server:
         raise CommandError(str(error)) from error
 
 
-def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
+def _try_environments(settings: Settings) -> None:
     """Create one environment of each id in a worker; raise a CommandError if this fails."""
-    for env_id in ids:
+    for env_id in settings.catalogue.ids:
         functions = settings.catalogue.functions(env_id, 1, {})
         try:
             with SubprocVecEnv(functions, context=settings.context, pin_workers=False) as envs:
