@@ -342,7 +342,7 @@ class SeedAndPidEnv(SeededEnv):
 
 
 @pytest.mark.slow("starts an actor that loads PyTorch, and starts it again")
-def test_a_lost_collector_is_made_anew_with_other_env_seeds() -> None:
+def test_a_lost_collector_is_made_anew_with_other_env_seeds_and_counts_anew() -> None:
     with RayRolloutCollector(
         SeedAndPidEnv, Thinker(TWO), 1, 3, num_envs=2, processes=1, env_seed=5
     ) as collector:
@@ -350,10 +350,13 @@ def test_a_lost_collector_is_made_anew_with_other_env_seeds() -> None:
         seeds, pids = collector.states[-1].t().long().tolist()
         assert seeds == [5, 6]
         os.kill(pids[0], signal.SIGKILL)
-        collector.rollout()
+        collector.load_state_dict(collector.state_dict())
+        for _ in range(3):
+            collector.rollout()
         new_seeds, new_pids = collector.states[-1].t().long().tolist()
         assert set(pids).isdisjoint(new_pids)
         assert len({*seeds, *new_seeds}) == 4
+        assert collector.rolling_ep_lengths == [[9], [9]], "the lost episodes' steps count"
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])

@@ -325,9 +325,11 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
         """
         self._check_open()
         loop_state = LoopState.joined(self._actors.call_all("save", "state_dict"))
+        best = self.statistics.max_return
         return replace(
             loop_state,
-            statistics=self.statistics.state(),
+            # Of the episodes that are saved, which a restarted collector has just started.
+            statistics={**loop_state.statistics, "max_return": best},
             global_steps=self.global_steps,
             generators=generators(self.device),
         ).to_dict()
