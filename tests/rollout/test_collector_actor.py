@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +15,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from collected_envs import SPACES, TWO, Thinker, env_fns
+from interrupts import Instant
 from masked_envs import MaskedEnv
 
+from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions
 from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
+from xuance_envs.rollout import collector_pool
 from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
+from xuance_envs.rollout.collector_pool import CollectorActorPool
 from xuance_envs.rollout.results import RolloutJoiner
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
@@ -93,6 +99,47 @@ def test_an_error_that_names_an_environment_says_where_it_is(
     place = r"\(in collector 1 on this machine, whose first environment is 3\)"
     with pytest.raises(kind, match=f"{said}.*{place}"):
         raise unpack_error(error)
+
+
+LOST = ActorLostError("lost")
+
+
+def pool_of_one(replies: list[Any]) -> CollectorActorPool:
+    """Return a pool of one collector, whose cluster has these replies."""
+
+    def get(*_: Any) -> Any:
+        reply = replies.pop(0) if replies else (True, None)
+        if reply is LOST:
+            raise LOST
+        return reply
+
+    actor = SimpleNamespace(build="build", save="save", update="update")
+    cluster: Any = SimpleNamespace(
+        **{"alive": True, "start": lambda *_: actor, "kill": lambda _: None},
+        **{"call": lambda *_: "ref", "get": get, "put": lambda value: value},
+    )
+    pool = CollectorActorPool(cluster, ActorOptions(), [PLAN], None, None)
+    pool.start()
+    return pool
+
+
+def test_a_collector_that_is_lost_again_is_asked_again() -> None:
+    built = True, (None, None, None, [])
+    pool = pool_of_one([built, LOST, built, LOST, built, (True, "saved")])
+    assert pool.call_all("save", "state_dict") == ["saved"]
+    assert pool._plans[0].restarts == 2
+
+
+def test_an_interrupt_leaves_all_weights_old_or_all_new() -> None:
+    found = set()
+    for number in count():
+        pool = pool_of_one([(True, (None, None, None, []))])
+        with Instant(number, [collector_pool.__file__]) as instant:
+            pool.update(b"new")
+        found.add((pool._plans[0].weights, pool._weights, pool.version))
+        if not instant.came:
+            break
+    assert found == {(None, None, 0), (b"new", b"new", 1)}
 
 
 class Accepting(Thinker):

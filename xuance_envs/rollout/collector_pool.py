@@ -166,9 +166,10 @@ class CollectorActorPool:
 
     def update(self, weights: bytes) -> None:
         """Send new weights to all agent copies; a pending rollout keeps the old weights."""
-        self._plans = [replace(plan, weights=weights) for plan in self._plans]
-        self._weights = self._cluster.put(weights)
-        self.version += 1
+        plans = [replace(plan, weights=weights) for plan in self._plans]
+        stored, version = self._cluster.put(weights), self.version + 1
+        # One statement without calls, so an interrupt cannot come halfway.
+        self._plans, self._weights, self.version = plans, stored, version
         self._send_weights()
         self._await_updates()
 
@@ -197,15 +198,14 @@ class CollectorActorPool:
         numbers = range(len(self._actors))
         arguments = [() if given is None else (given[number],) for number in numbers]
         calls = [self._call(number, name, arguments[number]) for number in numbers]
-        answers = []
-        for number, ref in enumerate(calls):
+        answers: list[Any] = []
+        while (number := len(answers)) < len(calls):
             try:
-                answers.append(self._cluster.get(ref, None))
+                answers.append(self._cluster.get(calls[number], None))
             except ActorLostError as error:
                 self._restart(number, error, caller)
                 self._await_restarted()
-                retry = self._call(number, name, arguments[number])
-                answers.append(self._cluster.get(retry, None))
+                calls[number] = self._call(number, name, arguments[number])
         return [_value_of(answer) for answer in answers]
 
     def _call(self, number: int, name: str, arguments: tuple[Any, ...]) -> Any:
