@@ -66,7 +66,7 @@ ENGINE_LAYERS = [
     {"by_value", "cpus", "serialization", "stream", "system"},
     {"data"},
     {"group"},
-    {"action_masks", "driver", "last_snapshot", "info_collector", "replay_log", "polling"},
+    {"action_masks", "driver", "info_collector", "replay_log", "polling"},
     {"backend", "in_flight", "ledger", "pickled_commands", "recovery"},
     {"process", "restarts", "saving", "thread"},
     {"ray"},

@@ -13,11 +13,11 @@ import pytest
 from gymnasium import spaces
 
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.host import make_group
 from xuance_envs.engine.group.outcome import Outcome, StepExtras
-from xuance_envs.engine.group.resumable_group import ResumableGroup, make_group
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import spaces_of
-from xuance_envs.engine.last_snapshot import LastSnapshot
-from xuance_envs.engine.replay_log import ReplayLog
+from xuance_envs.engine.replay_log import LastSnapshot, ReplayLog
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.arguments import checked_recipe
 

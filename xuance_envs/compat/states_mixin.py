@@ -32,7 +32,7 @@ class StatesMixin(Uncopyable):
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
-        """Load saved states, one per environment, in the order of ``env_ids``; None means all.
+        """Load ``state``, one saved state per environment in ``env_ids``; None means all.
 
         Returns:
             ``(observations, infos)`` in the library's form: the observations of all environments,

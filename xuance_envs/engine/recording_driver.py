@@ -12,9 +12,8 @@ from xuance_envs._override import override
 from xuance_envs.engine.driver import Driver, SavingDriver
 from xuance_envs.engine.group.group_states import packed_registry
 from xuance_envs.engine.group.outcome import ResultWithStates
-from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import Recording
-from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS
+from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, LastSnapshot
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError, name_envs
 
 logger = logging.getLogger("xuance_envs")

@@ -32,7 +32,6 @@ from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, ResultWithStates
 from xuance_envs.engine.group.recipe import Seeding, derived_seed
 from xuance_envs.engine.group.resumable_group import NotResumed
-from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.recovery import (
     Command,
     NotResumedError,
@@ -40,6 +39,7 @@ from xuance_envs.engine.recovery import (
     RestartPolicy,
     WorkerFailure,
 )
+from xuance_envs.engine.replay_log import LastSnapshot
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError
 
@@ -78,8 +78,8 @@ class RestartingDriver(SavingDriver):
         self._backend = backend
         self._index = index
         super().__init__(self._worker.lo, self._worker.hi)
-        self._keywords = backend.recipe.keywords[self.lo : self.hi]
-        self._used_keywords = self._keywords  # those of the worker's environments
+        # Those of the worker's environments.
+        self._used_keywords = backend.recipe.keywords[self.lo : self.hi]
         self._restarts = restarts
         self._recording = recording
         # A replay log with results uses the snapshot's copies, so these must include the actions.
@@ -303,7 +303,7 @@ class RestartingDriver(SavingDriver):
         if not resumes:
             self._used_keywords = [
                 {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
-                for place, given in enumerate(self._keywords)
+                for place, given in enumerate(self._backend.recipe.keywords[self.lo : self.hi])
             ]
             if self._recording is not None and self._recording.files is not None:
                 self._recording.files.keywords = self._used_keywords
