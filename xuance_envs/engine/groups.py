@@ -16,10 +16,11 @@ from xuance_envs.engine.backend import CLOSE_TIMEOUT, FORCED_CLOSE_TIMEOUT, Back
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver
+from xuance_envs.engine.group.host import make_group
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.resumable_group import ResumableGroup, make_group
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.group.single_env import (
     EnvDescription,
     check_distinct,

@@ -34,25 +34,29 @@ class AttributeSetter(partial[Any]):
     """Function of (env, name, value), which is called again in a restarted worker."""
 
 
-def never(error: BaseException) -> bool:
-    return False
-
-
 class BaseEnvGroup:
-    """Environments of one group, without the code that steps them."""
+    """Environments of one group, without the code that steps them.
+
+    ``freeze`` turns a value into a copy or a pickle, which later steps cannot change.
+    """
 
     def __init__(
         self,
         recipe: Recipe,
-        recorder: ProgressRecord,
-        is_interrupt: Callable[[BaseException], bool] = never,
+        freeze: Callable[[Any], Any],
+        recorder: ProgressRecord | None = None,
+        is_interrupt: Callable[[BaseException], bool] = lambda error: False,
+        thaw: Callable[[Any], Any] = copy_of,
+        freeze_info: Callable[[Any], Any] | None = None,
         envs: Sequence[Any] = (),
     ) -> None:
         self.envs: list[Any] = list(envs)
-        self._progress = recorder
-        self._active_env = recorder.at
+        self.thaw = thaw
+        self._freeze, self._freeze_info = freeze, freeze_info or freeze
+        self._progress = recorder or ProgressRecord()
+        self._active_env = self._progress.at
         self.recipe = recipe
-        self._first = recipe.first
+        self._first, self._autoreset = recipe.first, recipe.autoreset
         self._is_interrupt = is_interrupt
         self._command = "construct"
         if not envs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
@@ -16,14 +16,13 @@ from xuance_envs.engine.data.reward_rows import rewards_of
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, never
+from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import OK, Autoreset, Outcome, OutcomeBuilder, Reset
-from xuance_envs.engine.group.recipe import Recipe, reset_arguments
+from xuance_envs.engine.group.recipe import reset_arguments
 from xuance_envs.engine.group.single_env import ResetOnStep, to_bool
-from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, ProgressRecord, StepClock
+from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, StepClock
 from xuance_envs.engine.group.step_results import RESTARTED_KEY, StepDigests
-from xuance_envs.engine.serialization import copy_of
 
 _NOT_STARTED = 0, NO_RESULT
 _ALL = slice(None)
@@ -34,26 +33,7 @@ _STORE_ERRORS = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
 
 
 class EnvGroup(BaseEnvGroup):
-    """Environments stepped in series.
-
-    ``freeze`` turns a value into a copy or a pickle, which later steps cannot change.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        freeze: Callable[[Any], Any],
-        recorder: ProgressRecord | None = None,
-        is_interrupt: Callable[[BaseException], bool] = never,
-        thaw: Callable[[Any], Any] = copy_of,
-        freeze_info: Callable[[Any], Any] | None = None,
-        envs: Sequence[Any] = (),
-    ) -> None:
-        super().__init__(recipe, recorder or ProgressRecord(), is_interrupt, envs)
-        self._freeze = freeze
-        self._freeze_info = freeze_info or freeze
-        self.thaw = thaw
-        self._autoreset = recipe.autoreset
+    """Environments stepped in series."""
 
     def attach(self, arrays: StepArrays) -> None:
         n = len(self.envs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome
 from xuance_envs.engine.group.protocol import StateBuffer
@@ -15,9 +15,6 @@ from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError, MismatchError, to_state_error
 from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
-
-if TYPE_CHECKING:
-    from xuance_envs.engine.group.resumable_group import ResumableGroup
 
 # Saved state or its size, digest of its fingerprint, and True if loading replays actions.
 Saved = tuple[bytes | int | None, bytes, bool]
@@ -46,10 +43,10 @@ _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
 class GroupStates:
     _stored: ClassVar[dict[int, tuple[bytes, Facts]]] = {}  # shared by all groups of the process
 
-    def __init__(self, group: ResumableGroup) -> None:
-        self._group = group
+    def __init__(self, group: Any) -> None:
+        self._group = group  # a ResumableGroup, whose module imports this one
         self._first, self._autoreset = group.recipe.first, group.recipe.autoreset
-        self._handlers: dict[int, tuple[Any, EnvCheckpointer]] = {}
+        self._handlers: dict[int, EnvCheckpointer] = {}
         self._kept: dict[int, bytes] = {}
         self._outgoing: dict[int, bytes] = {}
         self._prepared: dict[int, _Prepared] = {}
@@ -170,7 +167,8 @@ class GroupStates:
         for i in places:
             leaves, info, pending, arguments = prepared[i][0]
             acting_states[i] = ActingState(leaves, info, bool(pending), arguments)
-        return self._group.set_acting_states(acting_states)
+        outcome: Outcome = self._group.set_acting_states(acting_states)
+        return outcome
 
     def discard_states(self) -> None:
         self._kept, self._outgoing, self._prepared = {}, {}, {}
@@ -236,11 +234,9 @@ class GroupStates:
             )
 
     def _state(self, i: int) -> EnvCheckpointer:
-        env = self._group.envs[i]
-        known = self._handlers.get(i)
-        if known is None or known[0] is not env:
-            known = self._handlers[i] = env, EnvCheckpointer(env)
-        return known[1]
+        if i not in self._handlers:
+            self._handlers[i] = EnvCheckpointer(self._group.envs[i])
+        return self._handlers[i]
 
     def _apply_registry(self, registry: bytes | None) -> None:
         if registry is not None and registry != self._registry:

@@ -11,8 +11,8 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe, reset_arguments
-from xuance_envs.engine.group.resumable_group import ResumableGroup, make_group
-from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.group.resumable_group import ResumableGroup
+from xuance_envs.engine.group.single_env import EnvDescription, is_asynchronous
 from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.library_threads import limit_threads
@@ -25,11 +25,13 @@ class GroupHost:
         arrays: Callable[..., StepArrays],
         threads: int | None,
         recorder: ProgressRecord | None = None,
+        inherited: Sequence[Callable[..., Any]] = (),
     ) -> None:
         self.group: ResumableGroup
         self._exit_stack = ExitStack()
         self._arrays = arrays
         self._threads = threads
+        self._inherited = inherited  # environment functions of the process that forked this one
         self.progress = recorder or ProgressRecord()
         self._commands: dict[str, Callable[..., Any]] = {
             "build": self._build,
@@ -92,3 +94,13 @@ class GroupHost:
         """Reset new environments, so that commands before the next step can use them."""
         for place, seed in enumerate(seeds):
             self.group.call([place], "reset", (), reset_arguments(seed))
+
+
+def make_group(recipe: Recipe, *args: Any, **kwargs: Any) -> ResumableGroup:
+    """Create environments and a group of the kind that fits them."""
+    group = ResumableGroup(recipe, *args, **kwargs)
+    if not any(map(is_asynchronous, group.envs)):
+        return group
+    from xuance_envs.engine.group.async_group import AsyncGroup  # imports asyncio
+
+    return AsyncGroup(recipe, *args, **kwargs, envs=group.envs)

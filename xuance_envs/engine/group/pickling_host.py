@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError
-from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.host import GroupHost
+from xuance_envs.engine.group.host import GroupHost, make_group
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateBuffer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.resumable_group import ResumableGroup, make_group
-from xuance_envs.engine.group.step_clock import ProgressRecord
+from xuance_envs.engine.group.resumable_group import ResumableGroup
 from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
 
 logger = logging.getLogger("xuance_envs")
@@ -26,16 +24,6 @@ class DropUnpicklableInfos:
 
 
 class PicklingHost(GroupHost):
-    def __init__(
-        self,
-        arrays: Callable[..., StepArrays],
-        threads: int | None,
-        recorder: ProgressRecord | None = None,
-        inherited: Sequence[Callable[..., Any]] = (),
-    ) -> None:
-        super().__init__(arrays, threads, recorder)
-        self._inherited = inherited
-
     def answer(
         self, request: int, payload: bytes, buffers: Sequence[StateBuffer | bytes] = ()
     ) -> tuple[ReplyType, bytes]:

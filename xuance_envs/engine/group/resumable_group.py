@@ -23,8 +23,7 @@ from xuance_envs.engine.group.outcome import (
     Outcome,
     ResultWithStates,
 )
-from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.single_env import ResetOnStep, is_asynchronous, spaces_of
+from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import RESTARTED_KEY, Results, StepCopier, Steps
 from xuance_envs.errors import EnvError, counted
 
@@ -233,13 +232,3 @@ class ResumableGroup(EnvGroup):
         batch = self._info_columns(False).batch(rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})
-
-
-def make_group(recipe: Recipe, *args: Any, **kwargs: Any) -> ResumableGroup:
-    """Create environments and a group of the kind that fits them."""
-    group = ResumableGroup(recipe, *args, **kwargs)
-    if not any(map(is_asynchronous, group.envs)):
-        return group
-    from xuance_envs.engine.group.async_group import AsyncGroup  # imports asyncio
-
-    return AsyncGroup(recipe, *args, **kwargs, envs=group.envs)
