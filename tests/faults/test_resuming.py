@@ -22,8 +22,8 @@ from gymnasium import spaces
 from stateful_envs import Collector
 
 from xuance_envs import DummyVecEnv, EnvError, Gym_Env, StateError, SubprocVecEnv
-from xuance_envs.engine.failure_files import FailureRecord
 from xuance_envs.engine.ledger import Ledger
+from xuance_envs.engine.recovery import FailureRecord
 
 N = 4
 

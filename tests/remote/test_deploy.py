@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from xuance_envs.remote.cli.serve import _limits, add_serve_arguments
+from xuance_envs.remote.cli.serve import add_serve_arguments, given_limits
 from xuance_envs.remote.server.monitoring import Metrics
-from xuance_envs.remote.settings import Catalogue, Settings
+from xuance_envs.remote.settings import Catalogue, Limits, Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -102,7 +102,7 @@ def test_what_stops_a_server_waits_for_it() -> None:
         ("Dockerfile", r"^# .*--stop-timeout (\d+)"),
     ):
         options = options_of(name)
-        limits, catalogue = _limits(options), Catalogue.of_ids(options.env)
+        limits, catalogue = Limits(**given_limits(options)), Catalogue.of_ids(options.env)
         grace = Settings(catalogue, limits=limits, shutdown_grace=options.shutdown_grace)
         assert int(found(pattern, text_of(name))) == grace.seconds_to_finish + 15
 

@@ -439,7 +439,7 @@ def test_states_end_with_the_process_that_keeps_them(serve: ServerMaker) -> None
     assert died.json()["error"]["code"] == "worker_died"
     lost = ask.ask("states", operation="load", states=[number], episode_ids=other)
     assert (lost.status_code, lost.json()["error"]["code"]) == (404, "states")
-    assert "ended with the worker process" in lost.json()["error"]["message"]
+    assert "the worker process that kept it may have ended" in lost.json()["error"]["message"]
     assert ask.ask("states", operation="drop", states=[number]).json() == {"dropped": 0}
     assert saved(ask, *other)[0] == 200
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 import numpy as np
@@ -260,14 +259,6 @@ def test_an_agent_for_one_is_refused():
 
     with herds() as envs, pytest.raises(TypeError, match=r"expected \(obs, .* got \(states, act"):
         RolloutCollector(envs, ForOne(), 3)
-
-
-def test_a_collector_can_be_copied():
-    with RolloutCollector(herds(), Judge(), 3) as collector:
-        other = copy.copy(collector)
-        other.rollout()
-        assert type(other) is MultiAgentRolloutCollector
-        assert other.rewards.shape == (3, 3, 3)
 
 
 def test_agents_as_rows_are_collected_one_by_one():

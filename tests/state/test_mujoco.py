@@ -192,7 +192,7 @@ def test_pointers_beyond_the_arena_are_refused() -> None:
     numbers, solver, offsets, buffer, arena = handler.save(env.data, env)
     beyond = offsets[:-8] + (len(arena) + 9).to_bytes(8, "little")
     for _ in range(2):
-        with pytest.raises(FaultError, match="pointers within"):
+        with pytest.raises(FaultError, match="pointers into"):
             handler.check(env.data, (numbers, solver, beyond, buffer, arena))
     too_large = bytes(env.data.narena + 8)
     with pytest.raises(MismatchError, match="bytes of arena in use when it was saved"):

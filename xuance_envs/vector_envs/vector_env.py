@@ -251,8 +251,7 @@ class VecEnv(VecEnvAliases, ABC):
                 again); or, as for ``reset``, a worker exceeded ``step_timeout``.
             EnvError, WorkerDiedError: as for ``reset``.
             NotSteppingError: no environment is stepping or resetting.
-            ValueError: ``min_envs`` is below 1, or above the number of environments that are
-                stepping or resetting.
+            ValueError: ``min_envs`` is below 1 or above the number of pending environments.
         """
         self._not_supported("recv")
 

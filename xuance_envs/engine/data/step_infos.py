@@ -166,8 +166,9 @@ class StepInfos(LazyInfos):
     ) -> StepInfos:
         """Return infos of a new batch, with changed copies of the dicts that are already built."""
         infos = StepInfos(batch, self.envs, ends)
-        if hasattr(self, "masks"):  # only the infos of `recv` have them
-            infos.masks = self.masks
+        masks = getattr(self, "masks", None)  # only the infos of `recv` have them
+        if masks is not None:
+            infos.masks = masks
         for position, info in self._built.items():
             infos._built[position] = {**info, **changed.get(int(self.envs[position]), {})}
         return infos

@@ -200,14 +200,18 @@ def run_serve(args: argparse.Namespace) -> None:
     server.run()
 
 
-def make_server(args: argparse.Namespace) -> Server:
-    if not args.env and not args.multi_agent:
-        raise CommandError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
-    limits: dict[str, Any] = {
+def given_limits(args: argparse.Namespace) -> dict[str, Any]:
+    return {
         name: value * unit or None  # 0 means no limit
         for _, name, unit, _ in _LIMITS
         if (value := getattr(args, f"limit_{name}")) is not None
     }
+
+
+def make_server(args: argparse.Namespace) -> Server:
+    if not args.env and not args.multi_agent:
+        raise CommandError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
+    limits = given_limits(args)
     try:
         settings = Settings(
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
