@@ -511,6 +511,17 @@ def test_a_seed_decides(make_vec_env):
     assert not np.array_equal(unseeded, continued)
 
 
+def test_a_seed_decides_however_the_first_reset_is_called(make_vec_env):
+    make = partial(make_vec_env, ENGINES["CartPoleVectorEnv"], seed=4)
+    expected, _ = make().reset()
+    by_list, _ = make().reset(seed=[None] * NUM)
+    vec_env = make()
+    vec_env.async_reset()
+    assert np.array_equal(by_list, expected)
+    assert np.array_equal(vec_env.recv(min_envs=NUM).obs, expected)
+    assert not np.array_equal(vec_env.reset()[0], expected)
+
+
 def test_atari_takes_a_seed_for_each(make_vec_env):
     vec_env = make_vec_env(ENGINES["AtariVectorEnv"])
     whole, _ = vec_env.reset(seed=3)

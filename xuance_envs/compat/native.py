@@ -34,6 +34,7 @@ from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.info_collector import InfoCollector, Outcomes
 from xuance_envs.engine.serialization import describe_error, traceback_of
 from xuance_envs.errors import EnvError, StateError
+from xuance_envs.vector_envs.arguments import Seeds, seed_per_env
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
@@ -153,11 +154,20 @@ class NativeVecEnv(GroupedVecEnv):
         Raises:
             NotImplementedError: the underlying environment does not support these arguments.
         """
-        if seed is None and env_ids is None:
-            seed = self._pending_seed
+        if env_ids is None:
+            seed = self._seed_or_pending(seed)
         result = super().reset(seed=seed, options=options, env_ids=env_ids)
         self._pending_seed = None
         return result
+
+    @override
+    def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
+        super().async_reset(seed=self._seed_or_pending(seed), options=options)
+        self._pending_seed = None
+
+    def _seed_or_pending(self, seed: Seeds) -> Seeds:
+        given = seed_per_env(seed, range(self.num_envs))
+        return seed if any(one is not None for one in given) else self._pending_seed
 
 
 class EngineGroup(Groups):
