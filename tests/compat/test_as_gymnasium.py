@@ -15,6 +15,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
+from xuance_envs import VecEnvWrapper
 from xuance_envs.compat import to_gymnasium
 from xuance_envs.compat.native import make_native
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -62,6 +63,27 @@ def test_infos_need_not_be_ours(closing):
     functions = [partial(InfoEnv, number) for number in range(3)]
     envs = closing(to_gymnasium(PlainInfos(functions)))
     assert_alike(envs, SyncVectorEnv(functions, autoreset_mode="SameStep"), 40)
+
+
+class Noting(VecEnvWrapper):
+    """Adds to the infos of two environments, in two ways, where their episodes end, too."""
+
+    def step_wait(self):
+        *result, infos = super().step_wait()
+        infos[0]["noted"] = infos[0]["int"]
+        infos[1] = {**infos[1], "noted": infos[1]["int"]}
+        return *result, infos
+
+
+def test_infos_may_be_changed_by_a_wrapper(closing):
+    envs = closing(to_gymnasium(Noting(DummyVecEnv([partial(InfoEnv, kind=0)] * 3))))
+    envs.reset()
+    for _ in range(5):
+        *_, terminated, truncated, infos = envs.step([0] * 3)
+        if (terminated | truncated).any():
+            infos = infos["final_info"]
+        assert infos["_noted"].tolist() == [True, True, False]
+        assert infos["noted"][:2].tolist() == infos["int"][:2].tolist()
 
 
 def test_views_are_not_written_to(closing):

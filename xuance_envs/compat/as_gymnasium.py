@@ -129,7 +129,7 @@ class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        if isinstance(infos, StepInfos):
+        if isinstance(infos, StepInfos) and infos.are_unread:  # else possibly changed
             ends = infos.ends
             if ends is None:
                 return np.arange(0), [], infos.parts

@@ -63,6 +63,11 @@ class LazyInfos(Sequence[dict[Any, Any]]):
     def _build(self, position: int) -> dict[Any, Any]:
         raise NotImplementedError
 
+    @property
+    def are_unread(self) -> bool:
+        """True if no dict has been built or set, so that none can differ from the source."""
+        return not self._built
+
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> dict[Any, Any]: ...
     @overload
