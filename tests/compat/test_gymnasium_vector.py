@@ -26,6 +26,7 @@ from compat_envs import (
 )
 from example_envs import PLAIN, CountedEnv, CustomSpace, EchoEnv, NamedEnv
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
@@ -697,6 +698,15 @@ def test_environments_registered_by_the_caller_are_known_to_workers(closing):
         assert envs.get_attr("name") == (3, 3)
     finally:
         del gymnasium.registry["OfThisTest-v0"]
+
+
+@pytest.mark.parametrize("env_id", ["OfThisTest-v0", "CartPole-v1"])
+def test_ids_registered_for_gymnasiums_classes_are_known_to_workers(closing, env_id, monkeypatch):
+    entry_point = gymnasium.spec("CartPole-v1").entry_point
+    spec = EnvSpec(env_id, entry_point=entry_point, max_episode_steps=3)
+    monkeypatch.setitem(gymnasium.registry, env_id, spec)
+    envs = closing(AsyncVectorEnv([partial(gymnasium.make, env_id)] * 2, context="spawn"))
+    assert [spec.max_episode_steps for spec in envs.get_attr("spec")] == [3, 3]
 
 
 def test_environments_may_have_children(closing):

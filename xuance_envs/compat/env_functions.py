@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -62,20 +63,16 @@ def make_sb3_env(function: Callable[[], Any]) -> Any:
     return DummyVecEnv([lambda: env]).envs[0]
 
 
-def _register_and_make(specs: Mapping[str, EnvSpec], function: Callable[[], Any]) -> Any:
-    for env_id, spec in specs.items():
-        gymnasium.registry.setdefault(env_id, spec)
+def _register_and_make(specs: Mapping[str, EnvSpec], pid: int, function: Callable[[], Any]) -> Any:
+    if os.getpid() != pid:
+        gymnasium.registry.update(specs)
     return function()
 
 
 def registering(functions: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Return functions that register this process's environment ids, then make an environment."""
-    specs = {
-        spec.id: _with_main_by_value(spec)
-        for spec in gymnasium.registry.values()
-        if not str(spec.entry_point).startswith("gymnasium.")
-    }
-    return [partial(_register_and_make, specs, function) for function in functions]
+    """Return functions that first register this process's ids, if they run in a worker process."""
+    specs = {env_id: _with_main_by_value(spec) for env_id, spec in gymnasium.registry.items()}
+    return [partial(_register_and_make, specs, os.getpid(), function) for function in functions]
 
 
 def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
