@@ -203,7 +203,7 @@ class _Data:
         pointers: list[int] = []
         # Address and size of each stretch of adjacent fields that are saved as numbers.
         stretches: list[tuple[int, int]] = []
-        for name, type_ in mujoco_memory.layouts().fields("mjData"):
+        for name, type_ in mujoco_memory.fields("mjData"):
             field = getattr(kind, name)
             address = start + field.offset
             if type_ is ctypes.c_void_p:

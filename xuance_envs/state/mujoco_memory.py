@@ -32,63 +32,51 @@ except TypeError:  # on Windows, every library has a name
 memcmp.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
-class StructLayouts:
-    """C structs of the installed version, as types of :mod:`ctypes`."""
+@functools.cache
+def struct(name: str) -> Any:
+    return _struct_type(fields(name))
 
-    def __init__(self) -> None:
-        library = importlib.import_module("mujoco")
-        self._declared = importlib.import_module("mujoco.introspect.structs").STRUCTS
-        self._enums = importlib.import_module("mujoco.introspect.enums").ENUMS
+
+def fields(name: str) -> list[tuple[str, Any]]:
+    """Return names and types of a struct's fields."""
+    declared = importlib.import_module("mujoco.introspect.structs").STRUCTS
+    return _fields(declared.get(name) or declared[f"{name}_"])
+
+
+def _fields(declared: Any) -> list[tuple[str, Any]]:
+    return [
+        (getattr(field, "name", f"unnamed_{k}"), _type(getattr(field, "type", field)))
+        for k, field in enumerate(declared.fields)
+    ]
+
+
+def _type(declared: Any) -> Any:
+    if hasattr(declared, "fields"):
+        return _struct_type(_fields(declared))
+    if hasattr(declared, "extents"):
+        made = _type(declared.inner_type)
+        for extent in reversed(declared.extents):
+            made *= extent
+        return made
+    name = getattr(declared, "name", None)
+    if name is None:
+        return ctypes.c_void_p
+    if name == "mjtNum":
         # Older versions have only one precision.
-        is_single = getattr(library, "MJTNUM_BYTES", 8) == 4
-        self._number = ctypes.c_float if is_single else ctypes.c_double
-        self._made: dict[str, Any] = {}
-
-    def struct(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = _struct_type(self.fields(name))
-        return self._made[name]
-
-    def fields(self, name: str) -> list[tuple[str, Any]]:
-        """Return names and types of a struct's fields."""
-        return self._fields(self._declared.get(name) or self._declared[f"{name}_"])
-
-    def _fields(self, declared: Any) -> list[tuple[str, Any]]:
-        return [
-            (getattr(field, "name", f"unnamed_{k}"), self._type(getattr(field, "type", field)))
-            for k, field in enumerate(declared.fields)
-        ]
-
-    def _type(self, declared: Any) -> Any:
-        if hasattr(declared, "fields"):
-            return _struct_type(self._fields(declared))
-        if hasattr(declared, "extents"):
-            made = self._type(declared.inner_type)
-            for extent in reversed(declared.extents):
-                made *= extent
-            return made
-        name = getattr(declared, "name", None)
-        if name is None:
-            return ctypes.c_void_p
-        if name == "mjtNum":
-            return self._number
-        if name in self._enums:
-            return ctypes.c_int
-        return _C_TYPES[name] if name in _C_TYPES else self.struct(name)
+        is_single = getattr(importlib.import_module("mujoco"), "MJTNUM_BYTES", 8) == 4
+        return ctypes.c_float if is_single else ctypes.c_double
+    if name in importlib.import_module("mujoco.introspect.enums").ENUMS:
+        return ctypes.c_int
+    return _C_TYPES[name] if name in _C_TYPES else struct(name)
 
 
 def _struct_type(fields: list[tuple[str, Any]]) -> Any:
     return type("Struct", (ctypes.Structure,), {"_fields_": fields})
 
 
-@functools.cache
-def layouts() -> StructLayouts:
-    return StructLayouts()
-
-
 def data_struct(data: Any) -> Any:
     try:
-        kind = layouts().struct("mjData")
+        kind = struct("mjData")
         return kind.from_address(address_of(data.solver_niter) - kind.solver_niter.offset)
     except (AttributeError, ImportError, LookupError) as error:
         raise unknown_layout("MjData") from error
@@ -96,7 +84,7 @@ def data_struct(data: Any) -> Any:
 
 def model_struct(model: Any) -> Any:
     try:
-        kind, options = layouts().struct("mjModel"), layouts().struct("mjOption")
+        kind, options = struct("mjModel"), struct("mjOption")
         offset = kind.opt.offset + options.gravity.offset
         return kind.from_address(address_of(model.opt.gravity) - offset)
     except (AttributeError, ImportError, LookupError) as error:
