@@ -7,7 +7,7 @@ import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -166,7 +166,7 @@ class RngFork:
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = list(numbers)
-        self._count = 0
+        self._count = count(1)
 
     def __call__(self, generator: Any) -> Any:
         """Return a reseeded generator or seed sequence, which may be the given object."""
@@ -188,8 +188,7 @@ class RngFork:
 
     def seed_sequence(self, state: str) -> Any:
         """Derive a seed from a generator's state, the fork, and the number of earlier calls."""
-        self._count += 1
-        return np.random.SeedSequence([*state.encode(), *self._numbers, self._count])
+        return np.random.SeedSequence([*state.encode(), *self._numbers, next(self._count)])
 
 
 def _check_untrusted(

@@ -50,10 +50,10 @@ class Layer:
 
     def replace(self, values: Mapping[str, Any], others: str | None) -> None:
         """Set ``values``; delete attributes not in them, the excluded ones or ``others``."""
-        own, slots, before = self.attributes, self.slots, len(self.attributes)
+        own, slots = self.attributes, self.slots
+        before = len(own)
         own.update({n: v for n, v in values.items() if n not in slots} if slots else values)
-        same_count = before == len(own) == len(self.excluded) + len(values)
-        if same_count and others is None and not slots:
+        if not slots and others is None and before == len(own) == len(self.excluded) + len(values):
             return  # the same names as before
         stays = {*self.excluded, *values, *(others or "").split()}
         for name in [name for name in own if name not in stays]:

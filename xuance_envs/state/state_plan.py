@@ -140,8 +140,8 @@ class StatePlan:
             (own, {name: dict(x) if type(x) is dict else x for name, x in own.items()})
             for own in map(vars, spaces)
         ]
-        for space in spaces:
-            keep_access_fast(space.__dict__)
+        for obj in (self, *spaces):
+            keep_access_fast(obj.__dict__)
 
     def _excluded_attributes(self, k: int, layer: Layer) -> Iterator[tuple[str, Any]]:
         """Yield the attributes that are never saved; collect the spaces among them."""

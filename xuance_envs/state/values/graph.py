@@ -171,9 +171,8 @@ def _builtin(value: Any) -> Node:
 
 
 def _partial(value: Any) -> Node:
-    own = {"func": value.func, "args": value.args, "keywords": value.keywords}
-    parts = [(("attr", name), item) for name, item in [*own.items(), *vars(value).items()]]
-    return Node((type(value).__name__,), parts)
+    names = "func", "args", "keywords", *vars(value)
+    return Node((type(value).__name__,), [(("attr", name), getattr(value, name)) for name in names])
 
 
 def _member(value: Any) -> Node:
