@@ -75,14 +75,12 @@ class EnvCheckpointer:
             for name, space in plan.spaces.items()
             if (generator := space._np_random) is not None
         }
-        names = plan.excluded_names
-        content = None, _VERSION, names, attributes, handled, generators, seen
+        content = None, _VERSION, plan.excluded_names, attributes, handled, generators, seen
         file = io.BytesIO()
         pickler = StatePickler(file, plan, is_fresh)
         try:
             pickler.dump(content)
-            facts = plan.facts(pickler.used)
-            if facts:
+            if facts := plan.facts(pickler.used):
                 file.write(pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
         except StalePlanError:
             raise

@@ -71,8 +71,8 @@ class Fingerprint:
         libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers}
         libraries |= {"numpy"} | (VERSION_BOUND_LIBRARIES & parts.pop("libraries", set()))
         libraries -= {"builtins"}
-        versions = {name: version for name in sorted(libraries) if (version := _version(name))}
-        return cls(parts, versions)
+        found = {n: getattr(sys.modules.get(n), "__version__", None) for n in sorted(libraries)}
+        return cls(parts, {n: v for n, v in found.items() if v and isinstance(v, str)})
 
     def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
         """Compare with a saved description; return warnings about different library versions."""
@@ -96,11 +96,6 @@ class Fingerprint:
                 f"the state was saved with {name} {saved}, and this process has {current}"
             )
         return warnings
-
-
-def _version(library: str) -> str | None:
-    version = getattr(sys.modules.get(library), "__version__", None)
-    return version if isinstance(version, str) else None
 
 
 _SPACE_MODULES = ("gymnasium.spaces.space", "gym.spaces.space")

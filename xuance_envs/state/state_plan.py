@@ -107,7 +107,7 @@ class StatePlan:
         self._attributes = [layer.attributes for layer in self.layers]
         self._located = [kept for kept in self.kept if id(kept.obj) in self.kept_numbers]
         self.handled = [
-            (kept.handler, kept.obj, self.owner(kept.paths[0]), kept.paths[0])
+            (kept.handler, kept.obj, self.layers[kept.paths[0][0]].obj, kept.paths[0])
             for kept in self.kept
             if kept.handler
         ]
@@ -190,10 +190,6 @@ class StatePlan:
             for name, value in vars(kind).items()
             if isinstance(value, _CACHED)
         ]
-
-    def owner(self, path: Path) -> Any:
-        """Return the layer that a path starts from."""
-        return self.layers[path[0]].obj
 
     @property
     def replays(self) -> bool:

@@ -86,7 +86,7 @@ class Target:
         found = plan.handled
         if self._table != plan.table:
             found = [
-                (handler, obj, plan.owner(paths[0]), paths[0])
+                (handler, obj, plan.layers[paths[0][0]].obj, paths[0])
                 for obj, (_, paths) in zip(self.kept_objects, self._table, strict=True)
                 if (handler := handler_for(obj)) is not None
             ]

@@ -129,9 +129,8 @@ def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
 def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
     yield from _attributes(kind)
     for name, function in functions_of_class(kind):
-        if is_installed(function.__module__ or ""):
-            continue  # a library put it there
-        yield from _of_function(function, f"class attribute: {kind.__qualname__}.{name}")
+        if not is_installed(function.__module__ or ""):  # else a library put it there
+            yield from _of_function(function, f"class attribute: {kind.__qualname__}.{name}")
 
 
 def _of_function(function: types.FunctionType, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -138,10 +138,6 @@ class Attributes(dict[str, Any]):
     """Values by the text of their path."""
 
 
-def _attributes(value: Attributes) -> Node:
-    return Node("attributes", [(("name", k), item) for k, item in value.items()])
-
-
 def _function(value: types.FunctionType) -> Node:
     if named_in_module(value):
         return Node(("function", full_name(value), code_digest(value.__code__)), (), False)
@@ -250,7 +246,7 @@ def _object(value: Any) -> Node:
 
 
 _KINDS: dict[Any, Callable[[Any], Node]] = {
-    Attributes: _attributes,
+    Attributes: lambda v: Node("attributes", [(("name", k), item) for k, item in v.items()]),
     **dict.fromkeys((dict, OrderedDict), _dict),
     **dict.fromkeys((list, tuple, deque), _sequence),
     **dict.fromkeys((set, frozenset), _set),

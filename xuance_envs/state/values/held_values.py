@@ -93,14 +93,12 @@ def name_of(kind: Any) -> str:
 def is_resource(value: Any, library: str = "") -> bool:
     """Return whether a value held by an environment from ``library`` is a resource."""
     kind: Any = type(value)
-    if _check_of(kind) is not None:
+    if name_of(kind) != _SURFACE:
+        return _check_of(kind) is not None
+    if library in DRAWING_LIBRARIES:
         return True
-    if name_of(kind) == _SURFACE:
-        if library in DRAWING_LIBRARIES:
-            return True
-        pygame = importlib.import_module("pygame")
-        return pygame.display.get_init() and value is pygame.display.get_surface()
-    return False
+    pygame = importlib.import_module("pygame")
+    return pygame.display.get_init() and value is pygame.display.get_surface()
 
 
 def why_not_kept(value: Any) -> str | None:

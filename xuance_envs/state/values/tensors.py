@@ -45,10 +45,7 @@ def tensor_storage(tensor: Any) -> TensorStorage:
     address = storage_address(tensor)
     if not address:  # empty
         return TensorStorage(tensor)
-    try:
-        return _storages[address]
-    except KeyError:
-        return _storages.setdefault(address, TensorStorage(tensor))
+    return _storages.get(address) or _storages.setdefault(address, TensorStorage(tensor))
 
 
 def reduce_tensor(value: Any) -> Any:
