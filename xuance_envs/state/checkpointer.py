@@ -145,7 +145,6 @@ class PreparedRestore:
     doubts: Sequence[str] = ()
 
     def apply(self) -> None:
-        """Write the state into the environment."""
         plan, names = self.plan, self.names
         same_names = names == plan.excluded_names
         for k, values in enumerate(self.attributes):

@@ -36,7 +36,6 @@ class MismatchError(FaultError):
 
 
 def to_state_error(env: int, fault: FaultError, command: str) -> StateError:
-    """Convert a fault to the public error for one environment."""
     if isinstance(fault, MismatchError):
         return StateMismatchError(env, command, str(fault), "", fault.what, fault.saved, fault.here)
     return StateError(env, command, str(fault))
@@ -54,7 +53,6 @@ def type_phrase(value: Any) -> str:
 
 
 def class_name(kind: type) -> str:
-    """Return the module and qualified name of a class."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

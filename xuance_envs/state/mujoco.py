@@ -239,7 +239,6 @@ class _Data:
         self._solver = [_view(first + island * of_island, of_island) for island in range(islands)]
 
     def offsets(self) -> bytes:
-        """Return the offsets of the pointers into the arena."""
         pointers = bytes(self.pointers)
         if pointers != self._known[0]:
             given = np.frombuffer(pointers, np.uint64)

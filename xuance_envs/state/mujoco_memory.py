@@ -38,7 +38,6 @@ def struct(name: str) -> Any:
 
 
 def fields(name: str) -> list[tuple[str, Any]]:
-    """Return names and types of a struct's fields."""
     declared = importlib.import_module("mujoco.introspect.structs").STRUCTS
     return _fields(declared.get(name) or declared[f"{name}_"])
 

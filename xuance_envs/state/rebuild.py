@@ -67,7 +67,6 @@ with_random = _of_target("with_random")
 
 
 def cell() -> Any:
-    """Return an empty cell of a closure."""
     return types.CellType()
 
 
@@ -85,7 +84,6 @@ def logger(name: str) -> Any:
 
 
 def new_resource(name: str) -> Any:
-    """Return a new lock or clock."""
     return NEW_RESOURCES[name]()
 
 
@@ -113,7 +111,6 @@ def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray
 def view(
     base: NDArray[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str
 ) -> NDArray[Any]:
-    """Return a view into another array's memory."""
     return np.ndarray(shape, dtype, base, offset, strides)
 
 
@@ -162,7 +159,6 @@ def memory(owner: Any) -> NDArray[Any]:
 
 
 def extent(owner: Any) -> tuple[int, int]:
-    """Return the addresses at which an object's memory begins and ends."""
     flat = memory(owner)
     start = address_of(flat)
     return start, start + flat.nbytes
@@ -234,7 +230,6 @@ def parameter(*how: Any) -> Any:
 
 
 def with_gradient(made: Any, content: tuple[bool, Any]) -> None:
-    """Set a tensor's ``requires_grad`` and its gradient."""
     made.requires_grad, made.grad = content
 
 
@@ -245,7 +240,6 @@ def array_storage(owner: Any, offset: int, size: int) -> Any:
 
 
 def array_subclass(plain: NDArray[Any], kind: Any) -> Any:
-    """Return an array as an instance of a subclass."""
     return plain.view(kind)
 
 
@@ -286,7 +280,6 @@ def seed_sequence(*parameters: Any) -> np.random.SeedSequence:
 
 
 def generator(bits: Any) -> np.random.Generator:
-    """Return a generator with this bit generator."""
     return np.random.Generator(bits)
 
 
@@ -305,7 +298,6 @@ def random_state_on(bits: Any, has_gauss: int, gauss: float) -> Any:
 
 
 def python_random(state: tuple[Any, ...]) -> Any:
-    """Return a generator of Python's ``random``."""
     made = random.Random()
     made.setstate(state)
     return made
@@ -327,7 +319,6 @@ def surface(
 
 
 def subsurface(parent: Any, place: tuple[int, int], size: tuple[int, int]) -> Any:
-    """Return a part of a surface of pygame."""
     return parent.subsurface((place, size))
 
 

@@ -314,7 +314,6 @@ class StatePlan:
         return found
 
     def find(self, path: Path) -> Any:
-        """Return the object at a path, or None."""
         try:
             return self.resolve(path)
         except (AttributeError, LookupError, TypeError, ValueError):

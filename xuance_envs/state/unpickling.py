@@ -76,7 +76,6 @@ class Target:
         self._spawn = spawn
 
     def kept_table(self, table: tuple[Any, ...]) -> None:
-        """Find the kept objects of a saved table."""
         self._table = table
         self.kept_objects += self._plan.find_kept(table)
 
@@ -154,7 +153,6 @@ class Target:
         return made
 
     def with_arguments(self, made: Any, content: tuple[Any, ...]) -> None:
-        """Set the arguments and attributes of a partial."""
         arguments, keywords, attributes = content
         if id(made) not in self._new:
             raise FaultError("", "the state would change a functools.partial that exists already")

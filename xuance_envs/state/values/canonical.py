@@ -151,7 +151,6 @@ def path_text(steps: _Steps) -> str:
 
 
 def abbreviated(value: Any) -> str:
-    """Return a short representation of a value."""
     try:
         text = repr(value)
     except Exception:

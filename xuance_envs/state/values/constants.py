@@ -142,7 +142,6 @@ def _of_function(function: types.FunctionType, prefix: str) -> Iterator[tuple[st
 
 
 def check(saved: Facts, here: Facts) -> None:
-    """Raise a fault if a constant differs."""
     for name in {**saved, **here}:
         before, now = saved.get(name, (None, "nothing")), here.get(name, (None, "nothing"))
         if before[0] != now[0]:

@@ -41,7 +41,6 @@ def _constant(value: Any) -> bytes:
 
 
 def full_name(value: Any) -> str:
-    """Return the module and qualified name of a function or class."""
     module = getattr(value, "__module__", None) or getattr(type(value), "__module__", "")
     return f"{module}.{getattr(value, '__qualname__', getattr(value, '__name__', '?'))}"
 
@@ -146,7 +145,6 @@ class Code(NamedTuple):
     """The function itself, if a module or class defines it."""
 
     def made(self, cells: tuple[Any, ...]) -> Any:
-        """Return a function with these cells."""
         if self.defined is not None and not cells:
             return self.defined
         return types.FunctionType(self.code, self.variables, None, None, cells)

@@ -148,7 +148,6 @@ def _function(value: types.FunctionType) -> Node:
 
 
 def function_parts(value: types.FunctionType) -> list[tuple[Step, Any]]:
-    """Return the defaults and attributes of a function."""
     return [
         *((("default", k), item) for k, item in enumerate(value.__defaults__ or ())),
         *((("keyword default", k), v) for k, v in (value.__kwdefaults__ or {}).items()),

@@ -102,7 +102,6 @@ def is_resource(value: Any, library: str = "") -> bool:
 
 
 def why_not_kept(value: Any) -> str | None:
-    """Return why a resource prevents saving, or None."""
     kind: Any = type(value)
     check = _check_of(kind)
     return None if check is None else check(value)

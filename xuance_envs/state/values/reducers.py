@@ -116,7 +116,6 @@ BUFFERS: Any = np.ndarray, bytearray, array.array, ctypes.Array, ctypes.Structur
 
 
 def memory_owner(value: Any) -> Any:
-    """Return the object that owns an array's memory."""
     while True:
         if isinstance(value, np.ndarray):
             if value.base is None:

@@ -72,7 +72,6 @@ def is_plain_tensor(value: Any) -> bool:
 
 
 def why_not_saved(tensor: Any) -> str | None:
-    """Return why a tensor cannot be saved, or None."""
     if tensor.grad_fn is not None:
         return "it is the result of a computation with gradients, which is not saved: detach it"
     hooks = "_backward_hooks", "_post_accumulate_grad_hooks"
