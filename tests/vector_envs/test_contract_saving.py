@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from backends import DUMMY, QUICK_START, REMOTE, WORKERS, Maker
 from comparing import assert_same, in_form, row
+from example_envs import GraphReusingEnv
 from interrupts import Instant
 from stateful_envs import MAKERS, Collector, Counting, Heavy, WithFile, of_length, scaled_by
 
@@ -280,6 +281,42 @@ def test_what_was_returned_stays_as_it_was(make: Maker, copies: bool) -> None:
     assert_same(*held)
     envs.load_state(state)
     assert_same(buffers(envs), was)
+
+
+class Told(GraphReusingEnv):
+    """Has a list in its infos."""
+
+    def reset(self, **arguments: Any) -> Any:
+        return super().reset(**arguments)[0], {"list": [0]}
+
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        return *result, {"list": [1]}
+
+
+def spoil(obs: Any, infos: Any) -> None:
+    """Change everything that was returned."""
+    for graph in (*obs, *[info["reset_obs"] for info in infos if "reset_obs" in info]):
+        graph.nodes[...] = -1
+    for info in infos:
+        info["list"].append(2)
+        info.get("reset_info", info)["list"].append(2)
+
+
+def test_what_is_done_to_returned_objects_is_in_no_state(make: Maker) -> None:
+    """The third step ends an episode, so the last reset observations are acted on."""
+    envs = make([Told] * 2)
+    with DummyVecEnv([Told] * 2) as reference:
+        reference.reset()
+        obs, infos = envs.reset()
+        for _ in range(4):
+            for _ in range(2):
+                spoil(obs, infos)
+                obs, infos = envs.load_state(envs.save_state())
+                expected, expected_infos = reference.load_state(reference.save_state())
+                assert_same((obs, list(infos)), (expected, list(expected_infos)))
+            obs, *_, infos = envs.step([0, 0])
+            reference.step([0, 0])
 
 
 # -- refusals ----------------------------------------------------------------------------------

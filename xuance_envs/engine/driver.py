@@ -128,6 +128,10 @@ class ObjectDriver(Driver):
     shares_objects = True
 
     @override
+    def thaw(self, frozen: Any) -> Any:
+        return copy_of(frozen)  # the group may save it, and users may modify it
+
+    @override
     def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
         return [list(map(copy_of, values)) for values in actions]  # environments may modify them
 

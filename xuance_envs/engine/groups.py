@@ -170,7 +170,7 @@ class LocalGroups(Groups):
         try:
             description = describe(self._group.describe())
             arrays = StepArrays.allocate(description.spaces, len(recipe), info_bytes=info_bytes)
-            self._group.attach(arrays)
+            self._group.attach(arrays.slice(0, len(recipe)))  # with its own lists of objects
         except BaseException:
             _close(self._group)
             raise
