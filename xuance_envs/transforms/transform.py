@@ -151,7 +151,13 @@ class Transform(StatefulTransform, VecEnvWrapper):
             if env_ids is None:
                 self._discard_pending()
             else:
-                self._drain_pending()
+                if self.waiting:
+                    self.step_wait()
+                while self._sending:
+                    try:
+                        self.recv()
+                    except NotSteppingError:
+                        self._sending = False
                 env_ids, envs = ids, np.array(ids, np.intp)
         batch = None
         try:
@@ -328,16 +334,6 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return obs
 
     # -- pending results ----------------------------------------------------------------
-
-    def _drain_pending(self) -> None:
-        """Receive all pending results, before a reset of some environments."""
-        if self.waiting:
-            self.step_wait()
-        while self._sending:
-            try:
-                self.recv()
-            except NotSteppingError:
-                self._sending = False
 
     def _discard_pending(self) -> None:
         """Discard all pending results, before a reset of all environments."""
