@@ -226,7 +226,7 @@ def _demo_of(env_id: str) -> Demo:
 def _demo_case(
     demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], list[list[str]]]:
-    """Collect episodes in each backend, then time the backends; return also the table's rows."""
+    """Collect episodes in each backend, then time the backends; return times and table rows."""
     show = _progress(bar, f"{case.title}: ")
     with ExitStack() as stack:
         runners: dict[str, StepLoop] = {}

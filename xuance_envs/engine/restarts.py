@@ -6,8 +6,8 @@ command after the failure:
 
 - Step: the environments are reset, and the step reports their episodes as truncated.
 - Step of some environments: these are reset, and their episodes reported as truncated. The worker's
-  other environments have lost their episodes, too. If the user does not reset them, the next step
-  that includes any of them truncates the episodes of all the worker's environments in that step.
+  other environments have lost their episodes, too. If the next step includes one that was not
+  reset, the episodes of all environments of the worker that take part in this step are truncated.
 - Reset: the given environments are reset. Other environments of the worker are treated as above.
 - Any other command: if the worker failed during the command, the command raises, because it may
   have partially executed. If the worker had failed before, the command runs on the reset

@@ -157,7 +157,7 @@ class Receiver:
 
 
 def milliseconds_until(deadline: float | None) -> float | None:
-    """Return the time left as the timeout for :meth:`select.poll.poll`, which has a maximum."""
+    """Return the time left as a timeout for :meth:`select.poll.poll`, at most its maximum."""
     if deadline is None:
         return None
     return min(max(0.0, (deadline - monotonic()) * 1e3), _LONGEST_POLL)

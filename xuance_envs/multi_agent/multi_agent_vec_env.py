@@ -160,7 +160,7 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
     def of(
         cls, vec_env: VecEnv, *, action_masks: AutoBool = "auto", check_actions: bool = False
     ) -> MultiAgentVecEnv:
-        """Wrap an existing vectorized environment of multi-agent records, in any backend.
+        """Wrap a vectorized environment whose observations are records of several agents.
 
         Args:
             vec_env: vectorized environment created from functions that return

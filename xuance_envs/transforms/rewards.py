@@ -152,8 +152,8 @@ class TransformRewards(RewardTransform):
         keep_raw: as for :class:`~xuance_envs.transforms.transform.Transform`.
 
     Raises:
-        ValueError: in ``step`` or ``recv``, and for vector rewards in the constructor, the
-            function's result has the wrong shape or dtype.
+        ValueError: the function's result has the wrong shape or dtype. ``step`` and ``recv`` raise
+            this, and with vector rewards already the constructor.
 
     Example:
         >>> import numpy as np

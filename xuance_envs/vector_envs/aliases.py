@@ -28,7 +28,7 @@ class Uncopyable:
 
 
 class ClosedOnExit:
-    """Mixin that closes an object when it is used as a context manager."""
+    """Mixin that closes an object at the end of its ``with`` block."""
 
     close: Any
 

@@ -58,7 +58,7 @@ class Exchange(Poller):
         return {k for k, each in workers.items() if each.actor.has_answered(each.group)}
 
     def receive(self, workers: Iterable[Any], seconds: float) -> None:
-        """Wait until a reply of one of these workers may have arrived, and process it."""
+        """Wait up to ``seconds`` for a reply of one of these workers, and process replies."""
         self.send()
         if self._reading:
             for each in self.actors:

@@ -174,7 +174,7 @@ def above_stdio(fd: int) -> int:
 
 
 def count_sleeps() -> int:
-    """Return the number of times that this thread, or process, has given up its CPU."""
+    """Return how often this thread has given up its CPU; on macOS, how often this process has."""
     who: int = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
     return resource.getrusage(who).ru_nvcsw
 
