@@ -83,6 +83,9 @@ def test_each_environment_gets_its_own_options():
     envs.set_options({"b": 1})
     envs.reset()
     assert [info["options"] for info in envs.reset_infos] == [{"b": 1}] * 3
+    envs.set_options([{"c": np.zeros(2)}, {"c": np.zeros(2)}, {"c": np.ones(2)}])
+    envs.reset()
+    assert [info["options"]["c"][0] for info in envs.reset_infos] == [0, 0, 1]
     envs.close()
 
 

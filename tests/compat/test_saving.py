@@ -156,6 +156,8 @@ def test_stable_baselines3s_go_on_with_what_they_keep(before: str) -> None:
     assert_same(
         list(envs.clone_state(0, [1, 2])[0]), [envs._stepper.arrays.observations.copy()[0]] * 3
     )
+    envs.reset_infos[1]["own"] = True
+    assert ["own" in info for info in envs.reset_infos] == [False, True, False]
     envs.step_async(np.array([1, 2, 3]))
     if before == "SubprocVecEnv":
         with pytest.raises(AlreadySteppingError):

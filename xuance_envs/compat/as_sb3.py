@@ -11,6 +11,7 @@ from xuance_envs.compat.vector_arguments import as_rows
 from xuance_envs.compat.vector_results import exchange_ended
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.state.checking import describe_difference
 from xuance_envs.vector_envs.aliases import Uncopyable
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -65,7 +66,7 @@ class SB3VecEnv(Uncopyable, BaseSB3VecEnv):
             and Tuple spaces. The infos are in ``reset_infos``.
         """
         options = [each or None for each in self._options]
-        if any(each != options[0] for each in options):
+        if any(describe_difference(each, options[0]) is not None for each in options):
             for env, (seed, each) in enumerate(zip(self._seeds, options, strict=True)):
                 _, (self.reset_infos[env],) = self.vec_env.reset(
                     seed=[seed], options=each, env_ids=[env]

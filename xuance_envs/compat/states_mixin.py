@@ -12,6 +12,7 @@ from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.saving import Saver
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.aliases import Uncopyable
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
@@ -53,7 +54,7 @@ class StatesMixin(Uncopyable):
         """
         saver = self._saver("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
-        own = [self._interface_state(env) for env in sources]
+        own = [copy_of(self._interface_state(env)) for env in sources]
         return self._loaded(saver.clone(sources, targets, fork_rng, of_all=True), targets, own)
 
     def _saver(self, what: str) -> Saver:
