@@ -727,6 +727,8 @@ def test_bad_limits_are_refused(limit):
         AsyncVectorEnv([cartpole], max_concurrency=limit)
     with pytest.raises(TypeError, match="in_series"):
         AsyncVectorEnv([cartpole], max_concurrency=1, in_series=1)
+    with pytest.raises(ValueError, match="at least one function"):
+        AsyncVectorEnv([], max_concurrency=1)
 
 
 def test_a_custom_worker_is_gymnasiums_business(closing):

@@ -137,7 +137,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                     f"max_concurrency cannot be combined with {', '.join(both)}: both set the "
                     "number of workers"
                 )
-            in_series = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
+            in_series = -(-self.num_envs // int(max_concurrency))
         prepared = env_functions.registering(functions)
         settings = worker_settings(context, in_series, options)
         autoreset = AUTORESET[self.autoreset_mode]
