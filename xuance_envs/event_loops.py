@@ -85,8 +85,7 @@ class EventLoop:
         """Run an awaitable in the loop and wait for its result."""
         import asyncio
 
-        if self._last is not None:  # the wait for it was interrupted
-            self._last.cancel()
+        self.cancel_interrupted()
         future = self._last = asyncio.run_coroutine_threadsafe(outcome_of(awaitable), self.loop)
         while True:
             try:
@@ -96,6 +95,12 @@ class EventLoop:
                 continue
         self._last = None
         return value_of(*outcome)
+
+    def cancel_interrupted(self) -> None:
+        """Cancel the awaitable whose wait was interrupted, if any."""
+        if self._last is not None:
+            self._last.cancel()
+            self._last = None
 
     def stop(self, timeout: float = 0.0) -> None:
         """End the loop and cancel its tasks; wait up to ``timeout`` for its thread to end."""

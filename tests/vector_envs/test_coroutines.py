@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -31,6 +32,7 @@ from coroutine_envs import (
 )
 from example_envs import TalliedEnv
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from interrupts import interrupt_after
 
 from xuance_envs import (
     DummyVecEnv,
@@ -506,6 +508,24 @@ def test_an_interrupted_reset_is_cancelled(kind: Any) -> None:
         obs, _ = envs.reset(seed=0)
         with DummyVecEnv([WaitingEnv] * 2) as others:
             assert_same(obs, others.reset(seed=0)[0])
+
+
+class Late(WaitingEnv):
+    """An environment with a method that changes it at its end."""
+
+    async def finish_late(self) -> None:
+        await asyncio.sleep(6 * WAIT)
+        self.steps = 50
+
+
+def test_an_interrupted_call_is_cancelled_before_the_next_step() -> None:
+    with DummyVecEnv([Late] * 2) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(KeyboardInterrupt), interrupt_after(WAIT):
+            envs.call("finish_late")
+        envs.step([0, 0])
+        time.sleep(7 * WAIT)
+        assert envs.get_attr("steps") == (1, 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")

@@ -159,6 +159,8 @@ class AsyncGroup(ResumableGroup):
     def _drop_calls(self) -> None:
         """Discard the last calls; cancel those still running after an error or an interrupt."""
         calls, self.calls, self._prepared_for = self.calls, {}, None
+        if self._loop is not None:
+            self._loop.cancel_interrupted()
         if not all([call.is_finished for call in calls.values()]):
             self.loop.post(partial(cancel, calls))
 
