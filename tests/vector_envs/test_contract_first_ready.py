@@ -184,6 +184,20 @@ def test_what_was_received_stays_as_it_was(make):
             assert part.tobytes() == its_copy.tobytes()
 
 
+def test_an_action_changed_after_it_was_sent_is_received_as_it_was(make):
+    """Environments of one worker step together, so actions wait for those of the others."""
+    envs = make(
+        [partial(EchoEnv, spaces.Box(-1, 1, (2,)), spaces.Sequence(spaces.Discrete(9)))] * 2
+    )
+    envs.reset()
+    action = [1, 2]
+    envs.send([action], [0])
+    action.append(3)
+    envs.send([action], [1])
+    envs.recv(min_envs=2)
+    assert envs.get_attr("received") == ([[1, 2]], [[1, 2, 3]])
+
+
 @pytest.mark.everywhere
 def test_it_may_follow_and_precede_the_other_way_of_stepping(make):
     envs = make([ReusingEnv] * 5)

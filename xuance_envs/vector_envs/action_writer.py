@@ -13,6 +13,7 @@ from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import counted, name_envs
 
 SMALL_BATCH = 128  # up to this size, Python's min and max are faster than NumPy's
@@ -59,6 +60,8 @@ class ActionWriter:
     def _put_any(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
         rows = self._rows
         ids = range(len(rows)) if envs is None else envs.tolist()
+        if envs is not None and rows.objects:  # they may be packed later
+            actions = copy_of(actions)
         try:
             rows.put(actions, ALL_ENVS if envs is None else envs, len(ids))
         except BadValueError as error:
