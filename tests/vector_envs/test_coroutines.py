@@ -389,6 +389,17 @@ def test_they_are_timed_as_long_as_they_wait() -> None:
     assert tuned.choice.backend == "thread"
 
 
+@pytest.mark.parametrize("kind", [DummyVecEnv, partial(ThreadVecEnv, num_workers=1)])
+def test_the_slowest_is_the_one_that_waits_longest(kind: Any) -> None:
+    """A group waits for its first environment first, and then less for the others."""
+    with kind([partial(WaitingEnv, seconds) for seconds in (0.2, 0.3)]) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        (worker,) = envs.statistics()
+    assert worker.slowest_env == 1
+    assert worker.slowest_time >= 0.3
+
+
 # --- errors -------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 from xuance_envs._override import override
@@ -153,7 +154,7 @@ class AsyncGroup(ResumableGroup):
 
     def _set_calls(self, key: Any, calls: Calls) -> None:
         self._drop_calls()
-        self.clock.began = perf_counter()
+        self.clock.began, self.clock.calls = perf_counter(), calls
         self.calls, self._prepared_for = calls, key
 
     def _drop_calls(self) -> None:
@@ -275,8 +276,14 @@ class _AwaitingClock(StepClock):
     """Clock that measures from the start of the environments' steps."""
 
     began: float | None = None
+    calls: Calls = MappingProxyType({})
 
     @override
     def stop(self, start: float) -> None:
         super().stop(start if self.began is None else self.began)
         self.began = None
+
+    @override
+    def _duration(self, place: int, elapsed: float) -> float:
+        call = self.calls.get(place)
+        return elapsed if call is None else call.seconds

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
+from time import perf_counter
 from types import CoroutineType, FrameType
 from typing import Any
 
@@ -28,21 +29,25 @@ class AwaitedCall:
     on_outcome: Callable[[], Any]  # called in the loop's thread after each outcome
     outcome: Outcome | None = None
     reset_outcome: Outcome | None = None
+    seconds: float = 0.0  # duration, including the reset
     task: asyncio.Task[Any] | None = None
     is_finished: bool = False
 
     async def run(self) -> None:
-        value, error, ends = None, None, False
+        began, value, error, ends = perf_counter(), None, None, False
         try:
             value = await start(self.env, self.name, self.args, self.kwargs)
             if self.then_reset and _has_ended(value):
                 value, ends = copy_of(value), True  # the reset may change the objects
         except BaseException as raised:  # a SystemExit would end the loop
             error = raised
+        self.seconds = perf_counter() - began
         self.outcome = value, error
         if ends:
             self.on_outcome()
-            self.reset_outcome = await outcome_of(started(self.env, "reset", (), {}))
+            reset_outcome = await outcome_of(started(self.env, "reset", (), {}))
+            self.seconds = perf_counter() - began
+            self.reset_outcome = reset_outcome
         self.is_finished, self.task = True, None
         self.on_outcome()
 
