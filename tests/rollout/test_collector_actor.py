@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from collected_envs import SPACES, TWO, Thinker, env_fns
+from collected_envs import SPACES, TWO, Thinker, Weighing, env_fns
 from interrupts import Instant
 from masked_envs import MaskedEnv
 
@@ -99,6 +99,17 @@ def test_an_error_that_names_an_environment_says_where_it_is(
     place = r"\(in collector 1 on this machine, whose first environment is 3\)"
     with pytest.raises(kind, match=f"{said}.*{place}"):
         raise unpack_error(error)
+
+
+def test_results_have_the_version_of_the_weights_that_played() -> None:
+    actor = CollectorActor(replace(PLAN, agent=dumps_for_worker(Weighing()), version=3))
+    assert actor.build()[0]
+    found = [actor.rollout(0)]
+    actor.update(dumps_for_worker({"weight": torch.ones(2)}), 4)
+    found += [actor.rollout(turn) for turn in (0, 1)]  # the first one again, after an interrupt
+    actor.close()
+    assert [results["version"] for _, results in found] == [3, 3, 4]
+    assert [results["values"].max() for _, results in found] == [0, 0, 1]
 
 
 LOST = ActorLostError("lost")

@@ -68,6 +68,7 @@ class CollectorPlan:
     random_state: bytes
     options: Mapping[str, Any]
     weights: bytes | None = None
+    version: int = 0
     restarts: int = 0
 
     @property
@@ -83,6 +84,8 @@ class CollectorActor:
         self._plan = plan
         self._collector: RolloutCollector | None = None
         self._turn: int | None = None
+        self._version = plan.version  # of the agent's weights
+        self._played_version = 0
 
     def build(self) -> tuple[bool, Any]:
         return self._run_catching(self._build_and_describe)
@@ -91,9 +94,9 @@ class CollectorActor:
         """Play a rollout, or return its results again if this turn was already played."""
         return self._run_catching(lambda: self._play(turn))
 
-    def update(self, weights: bytes) -> tuple[bool, Any]:
+    def update(self, weights: bytes, version: int) -> tuple[bool, Any]:
         """Load new agent weights, between two rollouts."""
-        return self._run_catching(lambda: self._agent.load_state_dict(loads(weights)))
+        return self._run_catching(lambda: self._update(weights, version))
 
     def save(self) -> tuple[bool, Any]:
         return self._run_catching(self._save)
@@ -185,10 +188,14 @@ class CollectorActor:
         assert self._collector is not None
         return self._collector
 
+    def _update(self, weights: bytes, version: int) -> None:
+        self._agent.load_state_dict(loads(weights))
+        self._version = version
+
     def _play(self, turn: int) -> dict[str, Any]:
         collector = self._built
         if turn != self._turn:
-            self._turn = None
+            self._turn, self._played_version = None, self._version
             collector.rollout()
             self._turn = turn
         masks = collector.action_masks
@@ -199,6 +206,7 @@ class CollectorActor:
             "action_masks": None if masks is None else masks.numpy(),
             "ep_counts": collector.ep_counts.numpy(),
             "statistics": collector.statistics.state(),
+            "version": self._played_version,
         }
 
     def _save(self) -> LoopState:

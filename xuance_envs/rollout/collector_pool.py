@@ -60,8 +60,8 @@ class CollectorActorPool:
         self._versions: dict[int, int] = {}  # of the weights
         self._updates: dict[int, Any] = {}  # pending weight updates
         # By collector number, for this turn:
-        self._pending: dict[int, tuple[Any, int]] = {}  # call, version of the weights
-        self._results: dict[int, tuple[Mapping[str, Any], int]] = {}  # results, version
+        self._pending: dict[int, Any] = {}  # calls
+        self._results: dict[int, Mapping[str, Any]] = {}
 
     def register_finalizer(self, owner: Any) -> weakref.finalize[Any, Any]:
         """Return a finalizer that kills the actors; it also runs when ``owner`` is deleted."""
@@ -133,18 +133,17 @@ class CollectorActorPool:
         self._await_updates()
         for number, actor in enumerate(self._actors):
             if number not in self._pending:
-                version = self._versions[number]
-                self._pending[number] = self._cluster.call(actor.rollout, self.turn), version
+                self._pending[number] = self._cluster.call(actor.rollout, self.turn)
 
-    def wait_rollouts(self) -> list[tuple[Mapping[str, Any], int]]:
+    def wait_rollouts(self) -> list[Mapping[str, Any]]:
         numbers = range(len(self._actors))
         while missing := [number for number in numbers if number not in self._results]:
             self._await_restarted()
-            refs = {self._pending[number][0]: number for number in missing}
+            refs = {self._pending[number]: number for number in missing}
             for ref in self._cluster.wait(list(refs), 1, None):
                 number = refs[ref]
                 try:
-                    self._results[number] = self._get(ref, None), self._pending[number][1]
+                    self._results[number] = self._get(ref, None)
                 except ActorLostError as error:
                     self._restart(number, error, "rollout")
         return [self._results[number] for number in numbers]
@@ -166,8 +165,8 @@ class CollectorActorPool:
 
     def update(self, weights: bytes) -> None:
         """Send new weights to all agent copies; a pending rollout keeps the old weights."""
-        plans = [replace(plan, weights=weights) for plan in self._plans]
         stored, version = self._cluster.put(weights), self.version + 1
+        plans = [replace(plan, weights=weights, version=version) for plan in self._plans]
         # One statement without calls, so an interrupt cannot come halfway.
         self._plans, self._weights, self.version = plans, stored, version
         self._send_weights()
@@ -176,7 +175,8 @@ class CollectorActorPool:
     def _send_weights(self) -> None:
         for number, actor in enumerate(self._actors):
             if self._versions[number] != self.version:  # the actor updates after a pending rollout
-                self._updates[number] = self._cluster.call(actor.update, self._weights)
+                arguments = self._weights, self.version
+                self._updates[number] = self._cluster.call(actor.update, *arguments)
                 self._versions[number] = self.version
 
     def _await_updates(self) -> None:
@@ -235,8 +235,7 @@ class CollectorActorPool:
         self._cluster.kill(self._actors[number])
         self._launch(number)
         if number in self._pending:
-            ref = self._cluster.call(self._actors[number].rollout, self.turn)
-            self._pending[number] = ref, self.version
+            self._pending[number] = self._cluster.call(self._actors[number].rollout, self.turn)
         if self._restarts_left is not None:
             self._restarts_left -= 1
 

@@ -248,7 +248,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
         self.drop_results()
         try:
             played = self._actors.wait_rollouts()
-            self._set_results([found for found, _ in played], [version for _, version in played])
+            self._set_results(played)
         except Exception:
             self.close()
             raise
@@ -294,10 +294,10 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
         if not self._finalizer.alive:
             raise ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
 
-    def _set_results(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
+    def _set_results(self, played: Sequence[Mapping[str, Any]]) -> None:
         """Store a rollout's results; after an interrupt, this can be repeated."""
         results = self._joiner.results(played)
-        lags = [self._actors.version - version for version in versions]
+        lags = [self._actors.version - found["version"] for found in played]
         sizes = torch.tensor([hi - lo for lo, hi in self._split])
         lag = torch.tensor(lags, dtype=torch.int32).repeat_interleave(sizes)
         results["policy_lag"] = lag.expand(self.steps_per_env, -1).to(self.device)
