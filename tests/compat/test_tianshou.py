@@ -292,7 +292,7 @@ def test_after_the_timeout_comes_what_is_ready(closing):
     assert Batch(infos).env_id.tolist() == [0]
     *_, infos = envs.step(None)  # waits for one at least
     assert Batch(infos).env_id.tolist() == [1]
-    with pytest.raises(ValueError, match="environments must be stepping"):
+    with pytest.raises(ValueError, match="no environment is stepping"):
         envs.step(None)
 
 

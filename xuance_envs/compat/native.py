@@ -160,8 +160,11 @@ class NativeVecEnv(GroupedVecEnv):
         self._pending_seed = None
         return result
 
-    @override
     def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
+        """Start episodes, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset` does.
+
+        The first call after the creation uses the engine's seed if none is given.
+        """
         super().async_reset(seed=self._seed_or_pending(seed), options=options)
         self._pending_seed = None
 
