@@ -230,6 +230,19 @@ def test_rows_of_observations_that_are_dicts():
     rows.close()
 
 
+def test_rows_of_observations_may_be_empty():
+    class Blind(Herd):
+        def observation_space(self, agent):
+            return spaces.Box(0, 1, (0,), np.float32)
+
+        def look(self, agent):
+            return np.zeros(0, np.float32)
+
+    rows = per_agent_rows(herds(kind=Blind))
+    assert rows.reset()[0].shape == (6, 0)
+    rows.close()
+
+
 def test_rows_are_a_vector_environment_of_agents():
     rows = per_agent_rows(herds(plays=COMES_AND_GOES, length=4))
     envs = from_gymnasium(per_agent_rows(herds(plays=COMES_AND_GOES, length=4)))

@@ -146,4 +146,5 @@ def _flattened(array: NDArray[Any], zero_at: NDArray[np.bool_] | None = None) ->
     if zero_at is not None:
         array = array.copy()
         array[zero_at] = 0
-    return np.ascontiguousarray(array).reshape(-1, *array.shape[2:])
+    envs, agents, *shape = array.shape
+    return np.ascontiguousarray(array).reshape(envs * agents, *shape)
