@@ -200,6 +200,55 @@ def without_own_keys(info):
     }
 
 
+class TupleEnv(gymnasium.Env):
+    """Its observations are nested tuples; its episodes take two steps."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Tuple(
+        [spaces.Tuple([spaces.Box(0, 100, (2,)), spaces.Box(0, 100, (2,))]), spaces.Discrete(9)]
+    )
+
+    def __init__(self, number):
+        self.number = number
+
+    def observe(self):
+        first = 10 * self.number + self.count
+        return tuple(np.full(2, first + part, np.float32) for part in (0, 5)), self.count
+
+    def reset(self, **given):
+        super().reset(seed=given.get("seed"))
+        self.count = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self.observe(), 0.0, self.count == 2, False, {}
+
+
+class ScoringEnv(TupleEnv):
+    """Reports a score and a number of steps of its own where its episode ends, after 2 or 3."""
+
+    def step(self, action):
+        observation, *_ = super().step(action)
+        ends = self.count == 2 + self.number
+        info = {"episode_score": 50, "episode_step": float(self.count)} if ends else {}
+        return observation, 1.0, ends, False, info
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_scores_that_only_some_environments_report_leave_those_of_others(make_vec_env, mode):
+    functions = [partial(ScoringEnv, number) for number in range(2)]
+    vec_env = make_vec_env(partial(SyncVectorEnv, functions, autoreset_mode=mode))
+    vec_env.reset()
+    steps = [vec_env.step([0, 0])[-1] for _ in range(4)]
+    assert [[info["episode_step"] for info in infos] for infos in steps] == [
+        *([1, 1], [2, 2], [1, 3], [2, 1])
+    ]
+    assert [[info["episode_score"] for info in infos] for infos in steps] == [
+        *([1, 1], [50, 2], [1, 50], [50, 1])
+    ]
+
+
 class ReportingOnce(gymnasium.Wrapper):
     """Reports only in its first two resets and its second step; every episode takes a step."""
 
@@ -225,31 +274,6 @@ def test_steps_without_infos_do_not_repeat_those_of_earlier_steps(make_vec_env):
     assert keys[1] == (ended, [*first, "started"])
     assert keys[2] == (sorted([*ended, "once"]), first)
     assert keys[3] == keys[4] == (ended, first)
-
-
-class TupleEnv(gymnasium.Env):
-    """Its observations are nested tuples; its episodes take two steps."""
-
-    action_space = spaces.Discrete(2)
-    observation_space = spaces.Tuple(
-        [spaces.Tuple([spaces.Box(0, 100, (2,)), spaces.Box(0, 100, (2,))]), spaces.Discrete(9)]
-    )
-
-    def __init__(self, number):
-        self.number = number
-
-    def observe(self):
-        first = 10 * self.number + self.count
-        return tuple(np.full(2, first + part, np.float32) for part in (0, 5)), self.count
-
-    def reset(self, **given):
-        super().reset(seed=given.get("seed"))
-        self.count = 0
-        return self.observe(), {}
-
-    def step(self, action):
-        self.count += 1
-        return self.observe(), 0.0, self.count == 2, False, {}
 
 
 def test_the_last_observations_of_nested_tuples_belong_to_their_environments(make_vec_env):

@@ -230,6 +230,7 @@ class NativeDriver(LocalDriver):
             self._scores = np.zeros_like(arrays.rewards)
             self._score_vectors = ArrayKind(self._scores.dtype, self._scores.shape[1:])
         kind = self._score_vectors or NUMBER_KINDS[float]
+        self._own_kinds = dict(zip(_OWN_KEYS, (NUMBER_KINDS[int], kind), strict=True))
         if not self._infos.write("episode_score", kind, 0.0):
             most = arrays.infos.bytes.shape[1] // self._scores.itemsize
             raise ValueError(
@@ -369,7 +370,11 @@ class NativeDriver(LocalDriver):
         rests, in_columns = [], {*_OWN_KEYS}
         for key, part, mask in info_parts(infos):
             kind = None if isinstance(part, dict) else _row_kind(part)
-            if writer.write(key, kind, part, at, mask):
+            own = self._own_kinds.get(key)
+            if own is not None and kind is not None and kind.shape == own.shape:
+                given = slice(None) if mask is None else mask  # the others keep their own values
+                writer.write(key, own, part[given], envs[given])
+            elif own is None and writer.write(key, kind, part, at, mask):
                 in_columns.add(key)
             else:
                 rests.append((key, part, mask))
