@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import runpy
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from tianshou.data import Batch
 
 import xuance_envs
 from xuance_envs.compat import tianshou as ours
-from xuance_envs.errors import ClosedVecEnvError, WorkerDiedError
+from xuance_envs.errors import ClosedVecEnvError, VecEnvError, WorkerDiedError
 
 pytestmark = [
     # Libraries that Tianshou loads.
@@ -373,16 +374,43 @@ def test_what_an_interrupt_left_of_a_step_is_thrown_away(closing, monkeypatch):
     envs = closing(ours.SubprocVectorEnv([Corridor] * 2, context="forkserver"))
     envs.reset()
     stepper = envs._stepper
-    finish = stepper.finish_step
+    finish = stepper._finish_step
 
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stepper, "finish_step", interrupted)
+    monkeypatch.setattr(stepper, "_finish_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         envs.step([0, 0])
-    monkeypatch.setattr(stepper, "finish_step", finish)
+    monkeypatch.setattr(stepper, "_finish_step", finish)
     assert envs.step([0, 0])[0].tolist() == [[2, 2], [2, 2]]
+
+
+class Waiting(Corridor):
+    """Waits in each step until it is released."""
+
+    entered, released = threading.Event(), threading.Event()
+
+    def step(self, action):
+        self.entered.set()
+        assert self.released.wait(20)
+        return super().step(action)
+
+
+def test_two_threads_in_one_are_refused(closing):
+    envs = closing(ours.DummyVectorEnv([Waiting] * 2))
+    envs.reset()
+    results = []
+    user = threading.Thread(target=lambda: results.append(envs.step([0], 0)[4][0]["env_id"]))
+    user.start()
+    assert Waiting.entered.wait(20)
+    for use in (envs.reset, envs.seed, envs.render, partial(envs.step, [0], 1)):
+        with pytest.raises(VecEnvError, match="another thread is using this"):
+            use()
+    Waiting.released.set()
+    user.join()
+    assert results == [0]
+    assert envs.step([0], 1)[4][0]["env_id"] == 1
 
 
 def received(envs, steps):

@@ -60,8 +60,7 @@ class Stepper:
         """True while a step or a command is not finished."""
         return bool(self._ledger.pending)
 
-    @exclusive_start
-    def start_step(self, actions: Any) -> None:
+    def _start_step(self, actions: Any) -> None:
         """Start a step. Like other libraries, accept numeric actions of an unexpected shape."""
         ledger = self._ledger
         if ledger.pending or self._groups.closed:
@@ -82,6 +81,8 @@ class Stepper:
             }
         self.final = None
         ledger.start_step(packed)
+
+    start_step = exclusive_start(_start_step)
 
     def _unchecked_rows(self, actions: Any) -> list[Any] | None:
         """Return one action per environment if only the shape is unexpected, else None."""

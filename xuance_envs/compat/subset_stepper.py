@@ -22,6 +22,7 @@ from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import is_fatal
+from xuance_envs.engine.system.exclusive import exclusive
 
 
 class PartialStep(NamedTuple):
@@ -60,11 +61,12 @@ class SubsetStepper(Stepper):
         self._finished_in_arrays: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
         self._finished_parts: list[PartialStep] = []
 
+    @exclusive
     def step_all(self, actions: Any) -> PartialStep:
         """Step every environment, after discarding a step that an interrupt left pending."""
         self._discard_stale()
-        self.start_step(actions)
-        infos, _ = self.finish_step()
+        self._start_step(actions)
+        infos, _ = self._finish_step()
         arrays = self.arrays
         return PartialStep(
             self._every,
@@ -75,6 +77,7 @@ class SubsetStepper(Stepper):
             infos,
         )
 
+    @exclusive
     def step(self, envs: NDArray[np.intp], actions: Any) -> PartialStep:
         """Step some environments, after discarding a step that an interrupt left pending."""
         self._discard_stale()
@@ -85,6 +88,7 @@ class SubsetStepper(Stepper):
         self._replies = {}
         return part
 
+    @exclusive
     def send(self, envs: NDArray[np.intp], actions: Any) -> None:
         """Start a step of some environments, which must not be stepping."""
         self._discard_stale()
@@ -94,6 +98,7 @@ class SubsetStepper(Stepper):
         self._sent[envs] = True
         self._start_queued()
 
+    @exclusive
     def receive(self, wanted: int, timeout: float | None = None) -> list[PartialStep]:
         """Wait for ``wanted`` environments to finish; after ``timeout`` seconds, one is enough."""
         self._groups.check_open()
@@ -115,6 +120,7 @@ class SubsetStepper(Stepper):
         parts, self._finished_parts = self._finished_parts, []
         return parts
 
+    @exclusive
     def reset(
         self, envs: NDArray[np.intp], seeds: Sequence[int | None], options: Any
     ) -> tuple[Any, InfoBatch]:
@@ -126,6 +132,7 @@ class SubsetStepper(Stepper):
         self._replies = {}
         return self._take_observations(envs), infos
 
+    @exclusive
     def apply_to(
         self, envs: NDArray[np.intp], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
@@ -150,7 +157,7 @@ class SubsetStepper(Stepper):
         """Check that the stepper is open, and discard an interrupted :meth:`step_all`."""
         self._groups.check_open()
         if self._ledger.stepping:
-            self.finish_step()
+            self._finish_step()
         if self._finished_in_arrays or self._replies:
             self._free_arrays()
 
