@@ -24,7 +24,7 @@ from compat_envs import (
     ParentEnv,
     SlowEnv,
 )
-from example_envs import PLAIN, CountedEnv, CustomSpace, EchoEnv, NamedEnv
+from example_envs import PLAIN, CountedEnv, CustomSpace, EchoEnv, GraphReusingEnv, NamedEnv
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
@@ -551,6 +551,17 @@ def test_a_reset_of_some_leaves_the_objects_that_others_observe(closing, context
         each.step([0, 0])
         observations, _ = each.reset(options={"reset_mask": np.array([False, True])})
         assert observations == ("2x2x0", "2x2x0")
+
+
+@kinds
+def test_objects_that_the_caller_changes_are_not_returned_again(closing, kind):
+    functions = [GraphReusingEnv] * 2
+    envs = closing(kind(functions, **{} if kind is SyncVectorEnv else {"shared_memory": False}))
+    envs.reset()
+    (graph, _), *_ = envs.step([0, 0])
+    graph.nodes[...] = 7
+    (graph, _), _ = envs.reset(options={"reset_mask": np.array([False, True])})
+    assert (graph.nodes == 1).all()
 
 
 class RaisingEnv(CountedEnv):

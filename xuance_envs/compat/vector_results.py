@@ -152,7 +152,10 @@ class GymnasiumResults(StatesMixin):
 
     def _observation_batch(self) -> Any:
         observations = self._stepper.arrays.observations
-        return observations.copy() if self.copy else observations.as_batch()
+        if not self.copy:
+            return observations.as_batch()
+        # Objects stay in the arrays, from where a reset of other environments returns them again.
+        return copy_of(observations.as_batch()) if observations.objects else observations.copy()
 
 
 def exchange_ended(
