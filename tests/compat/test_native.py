@@ -596,6 +596,18 @@ def test_frames(closing):
     assert len(vec_env.render(env_ids=[1])) == 1
 
 
+class ScaledCartPole(type(cartpole(num_envs=1))):
+    """Engine with other observations than the one that it derives from."""
+
+    def reset(self, **given):
+        observations, infos = super().reset(**given)
+        return 2 * observations, infos
+
+    def step(self, actions):
+        observations, *others = super().step(actions)
+        return 2 * observations, *others
+
+
 # --- what is taken ------------------------------------------------------------------------------
 
 
@@ -606,6 +618,7 @@ def test_frames(closing):
         (lambda: gymnasium.make("CartPole-v1"), TypeError, "vector environment|VectorEnv"),
         (lambda: RecordEpisodeStatistics(cartpole(num_envs=2)), TypeError, "wrapper"),
         (lambda: AsyncVectorEnv([partial(InfoEnv, 0, kind=1)]), ValueError, "reset_obs"),
+        (lambda: ScaledCartPole(2), ValueError, "reset_obs"),
         (partial(atari, batch_size=2), ValueError, "batch_size"),
         (partial(envpool, "CartPole-v1", batch_size=2), ValueError, "batch_size"),
     ],

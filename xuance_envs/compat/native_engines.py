@@ -276,7 +276,10 @@ def make_engine(env: Any) -> NativeEngine:
             "env.unwrapped, and apply wrappers to to_gymnasium(from_gymnasium(env.unwrapped))"
         )
     if _CARTPOLE in kinds:
-        return CartPoleEngine(env)
+        kind: Any = type(env)
+        original = kind.__mro__[kinds.index(_CARTPOLE)]
+        if (kind.reset, kind.step) == (original.reset, original.step):
+            return CartPoleEngine(env)
     if (batch_size := getattr(env, "batch_size", env.num_envs)) != env.num_envs:
         raise ValueError(
             f"vector_env: expected an environment that steps all {env.num_envs} copies together, "
