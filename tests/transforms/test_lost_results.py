@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from walking import Walk
 
-from xuance_envs import DummyVecEnv, EnvError
+from xuance_envs import AlreadySteppingError, DummyVecEnv, EnvError
 from xuance_envs.transforms import (
     EpisodeStatistics,
     NormalizeObservations,
     NormalizeRewards,
     ScaleRewards,
     StackObservations,
+    TransformObservations,
 )
 
 STILL = np.zeros((2, 2), np.float32)
@@ -126,6 +127,37 @@ def test_after_a_start_that_was_lost_rewards_count():
             envs.recv(min_envs=2)
         envs.send(STILL, BOTH)
         assert (envs.recv(min_envs=2).rewards != 0).all()
+
+
+def test_results_that_an_interrupt_left_come_before_anything_else():
+    interrupts = []
+
+    def function(obs):
+        if interrupts:
+            raise interrupts.pop()
+        return obs
+
+    inner = both(9, 99)
+    with StackObservations(
+        TransformObservations(inner, function, inner.observation_space), 2
+    ) as envs:
+        begin(envs, True)
+        first, *_ = step(envs, True)
+        envs.send(STILL, BOTH)
+        interrupts.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            envs.recv(min_envs=2)
+        for operation in (
+            partial(envs.step, STILL),
+            envs.save_state,
+            partial(envs.clone_state, 0, 1),
+        ):
+            with pytest.raises(AlreadySteppingError, match="receive them with recv first"):
+                operation()
+        second = envs.recv(min_envs=2)
+        third, *_ = envs.step(STILL)
+        assert second.obs[:, :3].tolist() == first[:, 3:].tolist()
+        assert third[:, :3].tolist() == second.obs[:, 3:].tolist()
 
 
 def test_an_error_of_the_environments_restarts_nothing():

@@ -181,8 +181,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @override
     def step_async(self, actions: Any) -> None:
-        if self._stepping:
-            self._check_not_stepping("step or step_async")
+        if self._stepping or self._received is not None:
+            self._check_idle("step or step_async")
         if self._changes_actions:
             actions = self._forward(actions, None)
         self.vec_env.step_async(actions)
@@ -267,7 +267,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
         The states include the transform's state for each environment, and its learned statistics.
         """
-        self._check_not_stepping("save_state")
+        self._check_idle("save_state")
         state = self.vec_env.save_state(env_ids, verify=verify)
         ids = checked_env_ids(env_ids, self.num_envs)
         saved = [tuple(self._snapshot(env)) for env in ids]
@@ -279,7 +279,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         Learned statistics are loaded only if ``env_ids`` is None. The loaded observations do not
         update the statistics.
         """
-        self._check_not_stepping("load_state")
+        self._check_idle("load_state")
         saved, learned = saved_by_transform(state, _state_key(self))
         for one in saved:
             check_saved_shape("reward", one.reward, self.buf_rews)
@@ -296,7 +296,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> tuple[Any, StepInfos]:
-        self._check_not_stepping("clone_state")
+        self._check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         saved = [self._snapshot(env) for env in sources]
         obs, infos = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
@@ -349,6 +349,13 @@ class Transform(StatefulTransform, VecEnvWrapper):
             envs, restarted = raw.lost
             self._awaiting_first_result = _without(envs, self._awaiting_first_result)
             self._restart_episodes(restarted)
+
+    def _check_idle(self, what: str) -> None:
+        self._check_not_stepping(what)
+        if self._received is not None:  # left by an interrupt
+            raise AlreadySteppingError(
+                f"{what} was called while results are outstanding: receive them with recv first"
+            )
 
     def _check_not_stepping(self, what: str) -> None:
         if self._stepping and not self.vec_env.waiting:
