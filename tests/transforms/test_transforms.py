@@ -205,6 +205,14 @@ def test_original_values_remain_to_be_had(transform, keep_raw, copy):
         told = walks.step(acted)
         assert (envs.raw_observations == told.obs).all()
         assert (envs.raw_rewards == told.rewards.astype(np.float32)).all()
+        envs.reset(seed=3)
+        state = envs.save_state([1, 4])
+        acting = envs.raw_observations[[1, 4]]
+        envs.step(STILL)
+        envs.load_state(state, [1, 4])
+        assert (envs.raw_observations == acting).all()
+        envs.clone_state(4, 0)
+        assert (envs.raw_observations == acting[1]).all()
 
 
 # --- episodes -----------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     @property
     def raw_observations(self) -> Any:
-        """Observations of the last step, reset or ``recv`` before any transform.
+        """Observations of the last step, reset, ``recv``, load or clone before any transform.
 
         Without ``keep_raw``, the first access returns the latest observations of all environments.
         From then on, each call stores its observations.
@@ -311,6 +311,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def _restore(self, ids: Sequence[int], saved: Sequence[TransformSnapshot], obs: Any) -> Any:
         """Restore snapshots; return the transformed observations for the next actions."""
         self._discard_pending()
+        if self._is_innermost:
+            self.raw_results.record_observations(obs)
         rewards, infos, exact = self.buf_rews.copy(), list(self.buf_infos), self.exact_rewards
         for env, one in zip(ids, saved, strict=True):
             rewards[env], infos[env] = one.reward, dict(one.info)
