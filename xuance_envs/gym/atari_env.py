@@ -80,7 +80,8 @@ class Atari_Env(EnvWrapper):
             game, as XuanCe's agents expect.
         full_action_space: True for all 18 actions, False for the game's minimal set.
         repeat_action_probability: probability per frame that the emulator repeats the previous
-            action (sticky actions).
+            action (sticky actions). The default applies to every id, also to those of version 4,
+            such as ``PongNoFrameskip-v4``, which themselves have none.
         **kwargs: passed to ``gymnasium.make``, for example ``mode``, ``difficulty``,
             ``max_num_frames_per_episode`` or ``max_episode_steps``.
 
