@@ -171,7 +171,8 @@ class RemoteDriver(Driver):
                 if not self.blocking:
                     with suppress(OSError):  # may be empty
                         self._wake_reader.recv(64)
-            self._result = self._session.parse(self._parse, answer)
+            with self._session.parsing():
+                self._result = self._parse(answer)
             self._wait_reply = None
         return self._result
 

@@ -6,8 +6,8 @@ import os
 import secrets
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -126,7 +126,8 @@ class RemoteSession:
                 answer = open_session(timeout=sum(CLOSE_TIMEOUTS))
                 _delete_session(connection, str(answer["session_id"]), os.getpid())
             raise
-        return self.parse(lambda answer: str(answer["session_id"]), answer)
+        with self.parsing():
+            return str(answer["session_id"])
 
     def close_in_child(self, owner: int) -> None:
         """Make later requests raise; a forked child calls this."""
@@ -150,7 +151,8 @@ class RemoteSession:
         assert self._pending is not None
         try:
             answer = self.send(self._pending.path, self._pending.content)
-            parsed = self.parse(self._pending.parse, answer)
+            with self.parsing():
+                parsed = self._pending.parse(answer)
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception as error:
@@ -214,12 +216,14 @@ class RemoteSession:
 
     def step_times(self) -> dict[str, Any]:
         answer = self._post("statistics", {"session_id": self._id})
-        return self.parse(lambda answer: dict(from_wire(answer["times"])), answer)
+        with self.parsing():
+            return dict(from_wire(answer["times"]))
 
-    def parse(self, parse: Callable[[Any], T], answer: Any) -> T:
-        """Call ``parse``; convert its errors to RemoteError."""
+    @contextmanager
+    def parsing(self) -> Iterator[None]:
+        """Convert the errors of malformed replies to RemoteError."""
         try:
-            return parse(answer)
+            yield
         except (LookupError, TypeError, ValueError) as error:
             text = f"the server's reply is malformed: {error}"
             raise RemoteError(text, self.server) from error
