@@ -22,8 +22,12 @@ from xuance_envs.transforms.normalize_observations import NormalizeObservations
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards
 from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_seed
-from xuance_envs.vector_envs.option_names import did_you_mean, naming_misplaced_options
-from xuance_envs.vector_envs.options import BackendName, BackendOptions
+from xuance_envs.vector_envs.options import (
+    BackendName,
+    BackendOptions,
+    did_you_mean,
+    naming_misplaced_options,
+)
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["env_maker", "make_vec"]

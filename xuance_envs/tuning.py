@@ -28,8 +28,7 @@ from xuance_envs.errors import EnvError, counted
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
 from xuance_envs.tuning_estimates import SAMPLED_STEPS, Probe, estimated_rates
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS, backends_with
-from xuance_envs.vector_envs.options import BackendOptions
+from xuance_envs.vector_envs.options import SPLIT_OPTIONS, BackendOptions, backends_with
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.thread_vec_env import ThreadVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv

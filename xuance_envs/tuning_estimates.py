@@ -11,7 +11,7 @@ from xuance_envs.engine.cpus import gil_is_enabled
 from xuance_envs.engine.system.current import system
 from xuance_envs.measure import StepLoop, sample_actions
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
+from xuance_envs.vector_envs.options import SPLIT_OPTIONS
 from xuance_envs.vector_envs.thread_vec_env import MAX_AUTO_THREADS
 from xuance_envs.vector_envs.worker_settings import WorkerSettings
 

@@ -24,7 +24,7 @@ from xuance_envs import (
     SubprocVecMultiAgentEnv,
 )
 from xuance_envs.compat.gymnasium import AsyncVectorEnv
-from xuance_envs.vector_envs import option_names, options
+from xuance_envs.vector_envs import options
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, RaySettings, WorkerSettings
 
 WITH_WORKERS = [
@@ -162,7 +162,7 @@ def test_one_environment_needs_one_worker_at_most(caller_steps: bool, expected: 
 
 
 def test_max_concurrency_excludes_each_of_the_three() -> None:
-    for name in option_names.SPLIT_OPTIONS:
+    for name in options.SPLIT_OPTIONS:
         with pytest.raises(TypeError, match=f"max_concurrency cannot be combined with {name}"):
             AsyncVectorEnv(FUNCTIONS, max_concurrency=2, **{name: 2})
 

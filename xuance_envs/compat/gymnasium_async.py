@@ -35,8 +35,12 @@ from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, Ste
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.single_env import spaces_of
 from xuance_envs.errors import caller_stacklevel
-from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
-from xuance_envs.vector_envs.options import InSeries, ProcessOptions, VectorContext
+from xuance_envs.vector_envs.options import (
+    SPLIT_OPTIONS,
+    InSeries,
+    ProcessOptions,
+    VectorContext,
+)
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 

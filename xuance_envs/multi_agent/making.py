@@ -15,8 +15,12 @@ from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import Groups
 from xuance_envs.vector_envs.arguments import checked_seed
-from xuance_envs.vector_envs.option_names import naming_misplaced_options
-from xuance_envs.vector_envs.options import AutoBool, BackendName, BackendOptions
+from xuance_envs.vector_envs.options import (
+    AutoBool,
+    BackendName,
+    BackendOptions,
+    naming_misplaced_options,
+)
 
 __all__ = ["make_agents_env", "make_multi_agent_vec"]
 

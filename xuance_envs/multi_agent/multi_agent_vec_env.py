@@ -23,8 +23,7 @@ from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.option_names import did_you_mean
-from xuance_envs.vector_envs.options import AutoBool, BackendName, RecordOptions
+from xuance_envs.vector_envs.options import AutoBool, BackendName, RecordOptions, did_you_mean
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv

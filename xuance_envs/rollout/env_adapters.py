@@ -19,7 +19,7 @@ from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 from xuance_envs.multi_agent.xuance import XuanCeVecMultiAgentEnv
 from xuance_envs.rollout.agents import check_agent, check_plays_many, takes_masks
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.scalarization import checked_weights, weighted_sum
+from xuance_envs.vector_envs.arguments import checked_weights
 from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
 
 Scalarize = ArrayLike | Callable[[NDArray[Any]], Any]
@@ -51,7 +51,7 @@ def scalarization(
         return reward_space, None
     if not callable(scalarize):
         weights = checked_weights("scalarize", scalarize, reward_space)
-        return None, lambda rewards: as_float32(weighted_sum(rewards, weights))
+        return None, lambda rewards: as_float32((rewards * weights).sum(axis=-1))
     if reward_space is None:
         raise ValueError("scalarize: expected None, because rewards are numbers, got a function")
 

@@ -17,8 +17,7 @@ from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
-from xuance_envs.vector_envs.options import AutoBool, SubprocBackendOptions
+from xuance_envs.vector_envs.options import SPLIT_OPTIONS, AutoBool, SubprocBackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 

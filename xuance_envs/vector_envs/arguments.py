@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from gymnasium.spaces import Box
+from numpy.typing import ArrayLike, NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
@@ -175,12 +176,10 @@ def checked_states(state: Any, count: int | None = None) -> EnvStates:
 
 
 def checked_info_bytes(info_bytes: int) -> int:
-    size = -1
     with suppress(TypeError):
-        size = operator.index(info_bytes)
-    if size < 0 or isinstance(info_bytes, bool):
-        raise ValueError(f"info_bytes: expected a non-negative int, got {info_bytes!r}")
-    return size
+        if not isinstance(info_bytes, bool) and (size := operator.index(info_bytes)) >= 0:
+            return size
+    raise ValueError(f"info_bytes: expected a non-negative int, got {info_bytes!r}")
 
 
 def checked_positive(**values: float | None) -> None:
@@ -188,3 +187,26 @@ def checked_positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name}: expected a positive number or None, got {value!r}")
+
+
+def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> NDArray[np.float64]:
+    """Return the weights ``(k,)`` of rewards in this space, as a new array."""
+    if reward_space is None:
+        raise ValueError(
+            f"{name}: expected vector rewards, but the rewards are numbers (reward_space is None)"
+        )
+    try:
+        found = np.array(weights, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: weights: expected numbers, got {weights!r}") from None
+    if found.shape != reward_space.shape or not np.isfinite(found).all():
+        raise ValueError(
+            f"{name}: weights: expected {counted(reward_space.shape[0], 'finite number')}, one per "
+            f"component of the reward, got {weights!r}"
+        )
+    return found
+
+
+def is_int(value: Any) -> bool:
+    """Return True for Python's and NumPy's ints, except bools."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

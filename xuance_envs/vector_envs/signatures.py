@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from xuance_envs._deprecated import with_new_names
-from xuance_envs.vector_envs.option_names import did_you_mean
+from xuance_envs.vector_envs.options import did_you_mean
 
 T = TypeVar("T", bound=type[Any])
 

@@ -8,14 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.recovery import RestartPolicy
 from xuance_envs.errors import counted
-from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_positive
-from xuance_envs.vector_envs.option_names import SPLIT_OPTIONS
-from xuance_envs.vector_envs.options import ActorLayout, InSeries, StartMethod
+from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_positive, is_int
+from xuance_envs.vector_envs.options import SPLIT_OPTIONS, ActorLayout, InSeries, StartMethod
 
 
 @dataclass(kw_only=True)
@@ -150,5 +147,4 @@ def split_evenly(num_envs: int, count: int) -> list[tuple[int, int]]:
 
 
 def is_count(value: Any) -> bool:
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return is_int and bool(value >= 1)
+    return is_int(value) and bool(value >= 1)
