@@ -21,11 +21,13 @@ from xuance_envs.transforms.moments import (
     Moments,
     check_finite,
     check_scale,
+    env_id_of,
     find_worst,
+    moments_from_dict,
+    moments_to_dict,
 )
-from xuance_envs.transforms.moments_io import env_id_of, moments_from_dict, moments_to_dict
 from xuance_envs.transforms.observations import ObservationTransform, ObservationTransformState
-from xuance_envs.transforms.transform import transforms_of
+from xuance_envs.transforms.stateful_transform import transforms_of
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -176,10 +178,8 @@ class NormalizeObservations(ObservationTransform):
                 if not self.training:
                     check_finite(part, first)
                     moments[i] = its
-                elif first is None:
-                    moments[i] = its.with_samples(self._moment_buffers[i], part)
                 else:
-                    counted = batch.drop_lost(part)
+                    counted = part if first is None else batch.drop_lost(part)
                     moments[i] = its.with_samples(self._moment_buffers[i], counted, first)
             except NOT_FINITE:
                 raise self._error(i, batch, part, first) from None

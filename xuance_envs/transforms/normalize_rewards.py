@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +18,13 @@ from xuance_envs.transforms.moments import (
     MomentBuffers,
     Moments,
     check_scale,
+    env_id_of,
     find_worst,
+    moments_from_dict,
+    moments_to_dict,
 )
-from xuance_envs.transforms.moments_io import env_id_of, moments_from_dict, moments_to_dict
 from xuance_envs.transforms.rewards import RewardTransform
-from xuance_envs.transforms.transform import transforms_of
+from xuance_envs.transforms.stateful_transform import transforms_of
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -111,12 +114,12 @@ class NormalizeRewards(RewardTransform):
     @property
     def mean(self) -> Any:
         """Mean of the returns, a number; ``(k,)`` for vector rewards."""
-        return _copied(self._state.moments.mean)
+        return copy(self._state.moments.mean)
 
     @property
     def variance(self) -> Any:
         """Population variance of the returns, shaped like ``mean``; 1 before the first return."""
-        return _copied(self._state.moments.variance)
+        return copy(self._state.moments.variance)
 
     @property
     def returns(self) -> NDArray[np.float64]:
@@ -193,10 +196,6 @@ class NormalizeRewards(RewardTransform):
             f"magnitude, got the return {returns[row]} after the reward {rewards[row]} in step "
             f"{number} since the last full reset; this transform did not count that step",
         )
-
-
-def _copied(moment: Any) -> Any:
-    return moment.copy() if isinstance(moment, np.ndarray) else float(moment)
 
 
 def _stepped_rows(batch: Batch) -> NDArray[np.bool_]:

@@ -1,24 +1,29 @@
-"""Saving, loading and sharing of transforms' learned statistics."""
+"""Saving, loading and sharing of transforms' state and learned statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from xuance_envs.errors import StateMismatchError, counted
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.transforms.transform_batch import RawResults
+from xuance_envs.vector_envs.arguments import checked_states
+from xuance_envs.vector_envs.last_results import saved_values
+from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
 
-class StatefulTransform:
-    """Base class of transforms that learn statistics, or contain such transforms.
-
-    Attributes:
-        training (bool): True while the transform learns; :meth:`freeze` sets it to False.
-    """
+class StatefulTransform(VecEnvWrapper):
+    """Base class of transforms, which may learn statistics."""
 
     training: bool
+    raw_results: RawResults
 
     @property
-    def transforms(self) -> Sequence[StatefulTransform]:
+    def transforms(self) -> list[StatefulTransform]:
         """This transform and those inside it, outermost first."""
-        return [self]
+        return transforms_of(self)
 
     def learned(self) -> dict[str, Any]:
         """Return this transform's learned statistics as numbers, strings and lists, by name."""
@@ -102,6 +107,16 @@ class StatefulTransform:
             each()
 
 
+def transforms_of(vec_env: VecEnv) -> list[StatefulTransform]:
+    """Return the transforms in a vectorized environment, outermost first."""
+    found: list[StatefulTransform] = []
+    while isinstance(vec_env, VecEnvWrapper):
+        if isinstance(vec_env, StatefulTransform):
+            found.append(vec_env)
+        vec_env = vec_env.vec_env
+    return found
+
+
 def _stateful_transforms(outermost: StatefulTransform) -> dict[str, StatefulTransform]:
     """Return the transforms that learn, named ``NormalizeRewards``, ``NormalizeRewards-2`` etc."""
     found: dict[str, StatefulTransform] = {}
@@ -115,3 +130,29 @@ def _stateful_transforms(outermost: StatefulTransform) -> dict[str, StatefulTran
 
 def _listed(names: Mapping[str, Any]) -> str:
     return " and ".join(names) or "no transform"
+
+
+class TransformSnapshot(NamedTuple):
+    """State of one transform for one environment, saved together with the environment's state."""
+
+    reward: float | list[float]
+    exact_reward: float | list[float] | None
+    info: dict[Any, Any]
+    env_state: Any
+
+
+def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapshot], Any]:
+    """Return a transform's snapshots and learned data from saved states."""
+    saved = saved_values(checked_states(state), key, TransformSnapshot)
+    if saved is not None:
+        return saved, state.shared_extra(key)
+    position, _, name = key.partition(" ")
+    inner = counted(int(position), "transform")
+    raise StateMismatchError(
+        -1,
+        "load_state",
+        f"expected states with data of {name} around {inner}, got none: use the same transforms in "
+        "the same order as when saving",
+        what="transforms",
+        here=name,
+    )

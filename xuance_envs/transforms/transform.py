@@ -15,16 +15,19 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.transforms.leaves import check_single_agent
-from xuance_envs.transforms.snapshots import TransformSnapshot, saved_by_transform
-from xuance_envs.transforms.stateful_transform import StatefulTransform
+from xuance_envs.transforms.stateful_transform import (
+    StatefulTransform,
+    TransformSnapshot,
+    saved_by_transform,
+    transforms_of,
+)
 from xuance_envs.transforms.transform_batch import Batch, RawResults
 from xuance_envs.vector_envs.arguments import EnvIds, Seeds, checked_env_ids, seed_per_env
 from xuance_envs.vector_envs.last_results import check_saved_shape, checked_clones
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
-from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
 
-class Transform(StatefulTransform, VecEnvWrapper):
+class Transform(StatefulTransform):
     """Wrapper that changes the actions or results of a vectorized environment.
 
     It supports ``step``, ``step_async``/``step_wait``, ``send``/``recv`` and partial resets. Where
@@ -63,9 +66,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         super().__init__(vec_env, observation_space=observation_space, action_space=action_space)
         below = transforms_of(vec_env)
         self.training = True
-        self.raw_results: RawResults = (
-            below[0].raw_results if below else RawResults(_no_rewards(vec_env))
-        )
+        self.raw_results = below[0].raw_results if below else RawResults(_no_rewards(vec_env))
         self.raw_results.keep |= keep_raw
         self._is_innermost = not below
         self._inner_step_batch: Callable[[], Batch] | None = None
@@ -104,11 +105,6 @@ class Transform(StatefulTransform, VecEnvWrapper):
 
     def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
         """Restart the episodes of ``envs`` after a failed call in which they ended or began."""
-
-    @property
-    def transforms(self) -> list[Transform]:
-        """This transform and those inside it, outermost first."""
-        return transforms_of(self)
 
     @property
     def raw_rewards(self) -> NDArray[np.float32]:
@@ -382,13 +378,3 @@ def _state_key(transform: Transform) -> str:
 def _no_rewards(vec_env: VecEnv, count: int | None = None) -> NDArray[np.float32]:
     rows = vec_env.num_envs if count is None else count
     return np.zeros((rows, *shape_of_rewards(vec_env.reward_space)), np.float32)
-
-
-def transforms_of(vec_env: VecEnv) -> list[Transform]:
-    """Return the transforms in a vectorized environment, outermost first."""
-    found: list[Transform] = []
-    while isinstance(vec_env, VecEnvWrapper):
-        if isinstance(vec_env, Transform):
-            found.append(vec_env)
-        vec_env = vec_env.vec_env
-    return found

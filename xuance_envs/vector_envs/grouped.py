@@ -33,9 +33,9 @@ from xuance_envs.vector_envs.arguments import (
     seed_per_env,
 )
 from xuance_envs.vector_envs.last_results import (
+    RESULTS_KEY,
     LastResult,
     LastResults,
-    adding_last_results,
     checked_clones,
     checked_last_results,
 )
@@ -317,7 +317,7 @@ class GroupedVecEnv(VecEnv):
         if verify:
             self._close_on_error(state_unknown_after, lambda: saver.verify(ids))
         state = self._close_on_error(state_unknown_after, lambda: saver.save(ids))
-        return adding_last_results(state, self._last.of(self, ids))
+        return state.adding(RESULTS_KEY, list(map(tuple, self._last.of(self, ids))))
 
     @override
     def load_state(self, state: EnvStates, env_ids: EnvIds = None) -> tuple[Any, StepInfos]:

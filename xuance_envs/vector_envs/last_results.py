@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,12 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, is_int
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-_KEY = "seen"  # key of the results in EnvStates
+RESULTS_KEY = "seen"  # in EnvStates
+
+_T = TypeVar("_T")
 
 
 class LastResult(NamedTuple):
@@ -103,26 +105,24 @@ class LastResults:
         vec_env.buf_truncations, vec_env.buf_infos = truncations, infos
 
 
-def adding_last_results(state: EnvStates, results: Sequence[LastResult]) -> EnvStates:
-    return state.adding(_KEY, [tuple(result) for result in results])
-
-
 def checked_last_results(
     state: EnvStates, count: int, arrays: StepArrays
 ) -> list[LastResult] | None:
     """Validate and return the results saved with a state; None if an adapter saved none."""
-    checked_states(state, count)
-    try:
-        given = state.extra(_KEY)
-        if given is None:
-            return None
-        results = [LastResult(*one) for one in given]
-    except TypeError as error:
-        raise StateError(-1, "load_state", str(error)) from None
-    for result in results:
+    results = saved_values(checked_states(state, count), RESULTS_KEY, LastResult)
+    for result in results or ():
         check_saved_observation(result.observation, arrays.observations.parts)
         check_saved_shape("reward", result.exact_reward, arrays.rewards)
     return results
+
+
+def saved_values(state: EnvStates, key: str, kind: Callable[..., _T]) -> list[_T] | None:
+    """Return the values saved under a key, each as a ``kind``; None if some state has none."""
+    try:
+        given = state.extra(key)
+        return None if given is None else [kind(*one) for one in given]
+    except TypeError as error:
+        raise StateError(-1, "load_state", str(error)) from None
 
 
 def check_saved_observation(leaves: Sequence[Any], parts: Sequence[Any]) -> None:
@@ -149,10 +149,10 @@ def checked_clones(
     src_ids: int | Sequence[int], dst_ids: int | Sequence[int], num_envs: int
 ) -> tuple[list[int], list[int]]:
     """Validate the arguments of ``clone_state``; return one source per target."""
-    target_ids: Any = [dst_ids] if _is_index(dst_ids) else dst_ids
+    target_ids: Any = [dst_ids] if is_int(dst_ids) else dst_ids
     targets = checked_env_ids(target_ids, num_envs, "dst_ids")
     try:
-        given: list[Any] = [src_ids] if _is_index(src_ids) else list(src_ids)  # type: ignore[arg-type]
+        given: list[Any] = [src_ids] if is_int(src_ids) else list(src_ids)  # type: ignore[arg-type]
     except TypeError:
         reason = f"src_ids: expected an int or a sequence of ints, got {src_ids!r}"
         raise ValueError(reason) from None
@@ -165,7 +165,3 @@ def checked_clones(
             f"got {len(sources)}"
         )
     return sources, targets
-
-
-def _is_index(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
