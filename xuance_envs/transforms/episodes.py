@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,8 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["EpisodeStatistics"]
 
-
-class _RunningEpisodes(NamedTuple):
-    """Statistics of the current episodes, one row per environment."""
-
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    started_at: NDArray[np.float64]
-
-    def copied(self) -> _RunningEpisodes:
-        return _RunningEpisodes(self.returns.copy(), self.lengths.copy(), self.started_at.copy())
+_RunningEpisodes = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]
+"""Returns, lengths and start times of the current episodes."""
 
 
 class EpisodeStatistics(Transform):
@@ -60,7 +52,7 @@ class EpisodeStatistics(Transform):
         count = self.num_envs
         started_at = np.full(count, perf_counter())
         returns = np.zeros(self.raw_results.rewards.shape)
-        self._state = _RunningEpisodes(returns, np.zeros(count, np.int64), started_at)
+        self._state = returns, np.zeros(count, np.int64), started_at
 
     def _env_state(self, env: int) -> tuple[Any, int, float]:
         returns, lengths, started_at = self._state
@@ -69,44 +61,38 @@ class EpisodeStatistics(Transform):
     def _restore_env_state(
         self, ids: Sequence[int], shares: Sequence[tuple[Any, int, float]], obs: Any
     ) -> Any:
-        state = self._state.copied()
+        state = returns, lengths, started_at = self._copied()
         for env, (score, length, seconds) in zip(ids, shares, strict=True):
-            state.returns[env], state.lengths[env] = score, length
-            state.started_at[env] = perf_counter() - seconds
+            returns[env], lengths[env], started_at[env] = score, length, perf_counter() - seconds
         self._state = state
         return obs
 
     def _restart_episodes(self, envs: NDArray[np.intp]) -> None:
-        self._state = returns, lengths, started_at = self._state.copied()
+        self._state = returns, lengths, started_at = self._copied()
         returns[envs], lengths[envs], started_at[envs] = 0, 0, perf_counter()
 
     def _transform(self, batch: Batch) -> _RunningEpisodes:
-        state = returns, lengths, started_at = self._state.copied()
+        state = returns, lengths, started_at = self._copied()
         at = batch.at
         if batch.began is None or not batch.began.all():
             returns[at] += self.raw_results.exact_rewards
             lengths[at] += 1
         if len(batch.ended):
-            self._end(batch, returns, lengths, started_at)
+            lengths[batch.envs_of_rows(batch.lost_rows)] -= 1
+            envs, now = batch.envs_of_rows(batch.ended), perf_counter()
+            columns = returns[envs], lengths[envs], now - started_at[envs]
+            finished = zip(batch.ended.tolist(), *map(as_python_values, columns), strict=True)
+            infos = {row: partial(_episode_info, *numbers) for row, *numbers in finished}
+            batch.add_to_infos("episode", infos)
+            returns[envs], lengths[envs], started_at[envs] = 0, 0, now
         if batch.began is not None:
             envs = batch.envs_of_rows(batch.began.nonzero()[0])
             returns[envs], lengths[envs], started_at[envs] = 0, 0, perf_counter()
         return state
 
-    def _end(
-        self,
-        batch: Batch,
-        returns: NDArray[np.float64],
-        lengths: NDArray[np.int64],
-        started_at: NDArray[np.float64],
-    ) -> None:
-        lengths[batch.envs_of_rows(batch.lost_rows)] -= 1
-        envs, now = batch.envs_of_rows(batch.ended), perf_counter()
-        columns = returns[envs], lengths[envs], now - started_at[envs]
-        finished = zip(batch.ended.tolist(), *map(as_python_values, columns), strict=True)
-        infos = {row: partial(_episode_info, *numbers) for row, *numbers in finished}
-        batch.add_to_infos("episode", infos)
-        returns[envs], lengths[envs], started_at[envs] = 0, 0, now
+    def _copied(self) -> _RunningEpisodes:
+        returns, lengths, started_at = self._state
+        return returns.copy(), lengths.copy(), started_at.copy()
 
 
 def _episode_info(score: Any, length: int, seconds: float) -> dict[str, Any]:

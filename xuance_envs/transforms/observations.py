@@ -95,7 +95,7 @@ class ObservationTransform(Transform):
         parts = self._input_layout.flatten(batch.obs)
         firsts = None
         if len(batch.ended):
-            firsts = self._input_layout.flatten(batch.first_observations(self._input_layout))
+            firsts = batch.first_observations(self._input_layout)
         memory = self._learn(before.memory, batch, parts, firsts)
         is_whole = batch.envs is None
         into = before.spare_rows if is_whole else self._rows_of(len(batch.rewards))

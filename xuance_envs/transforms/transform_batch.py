@@ -108,21 +108,17 @@ class Batch:
         lost_rows = self.lost_rows
         return np.delete(part, lost_rows, axis=0) if len(lost_rows) else part
 
-    def first_observations(self, layout: SpaceLayout) -> Any:
-        """Return the first observations after ended episodes, as one batch."""
-        values = self._reset_observations()
-        if layout.flat and layout.leaves[0].dtype is not None:
-            return np.stack(values)
-        parts = zip(*[layout.flatten(value) for value in values], strict=True)
-        pairs = zip(parts, layout.leaves, strict=True)
-        return layout.unflatten([tuple(p) if x.dtype is None else np.stack(p) for p, x in pairs])
-
-    def _reset_observations(self) -> Sequence[Any]:
+    def first_observations(self, layout: SpaceLayout) -> list[Any]:
+        """Return the first observations after ended episodes, one batch per leaf."""
         infos = self.infos
         if isinstance(infos, StepInfos):
             assert infos.ends is not None
-            return infos.ends.observations(infos.ends.envs)
-        return [infos[row]["reset_obs"] for row in self.ended.tolist()]
+            values = infos.ends.observations(infos.ends.envs)
+        else:
+            values = [infos[row]["reset_obs"] for row in self.ended.tolist()]
+        parts = zip(*map(layout.flatten, values), strict=True)
+        pairs = zip(parts, layout.leaves, strict=True)
+        return [part if leaf.dtype is None else np.stack(part) for part, leaf in pairs]
 
     def set_first_observations(self, observations: Sequence[Any]) -> None:
         """Replace the first observations in the infos: one per row in :attr:`ended`."""

@@ -27,6 +27,7 @@ class ActionWriter:
     ) -> None:
         self._rows = rows
         self._flat = flat = rows.flat
+        self._space = rows.layout.space
         self._dtype = None if flat is None else flat.dtype
         self._shape: tuple[int, ...] = () if flat is None else flat.shape
         self._drivers = drivers
@@ -39,23 +40,18 @@ class ActionWriter:
         groups: Iterable[int] | None = None,
     ) -> Mapping[int, Any]:
         """Store actions in the arrays; return the parts that are objects, packed for each group."""
-        flat = self._flat
+        flat, masks = self._flat, self._masks
         if (
             flat is not None
             and type(actions) is np.ndarray
             and actions.dtype == self._dtype
             and actions.shape == (self._shape if envs is None else (len(envs), *self._shape[1:]))
-            and (self._masks is None or self._are_allowed(actions))
+            and (masks is None or (not masks.wanted and all_in_space(self._space, actions)))
         ):
             flat[... if envs is None else envs] = actions
             return _NONE
         self._put_any(actions, envs)
         return self.packed(groups)
-
-    def _are_allowed(self, actions: NDArray[Any]) -> bool:
-        """Return True if all actions are in their space and need no check against masks."""
-        assert self._masks is not None
-        return not self._masks.wanted and all_in_space(self._rows.layout.space, actions)
 
     def _put_any(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
         rows = self._rows
