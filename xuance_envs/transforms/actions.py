@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.transforms.leaves import check_single_agent
+from xuance_envs.transforms.stateful_transform import check_single_agent
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import env_indices

@@ -13,7 +13,6 @@ from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import replace_leaves
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.errors import EnvError
-from xuance_envs.transforms.leaves import leaf_name, select_leaves
 from xuance_envs.transforms.moments import (
     MAX_MAGNITUDE,
     NOT_FINITE,
@@ -26,7 +25,12 @@ from xuance_envs.transforms.moments import (
     moments_from_dict,
     moments_to_dict,
 )
-from xuance_envs.transforms.observations import ObservationTransform, ObservationTransformState
+from xuance_envs.transforms.observations import (
+    ObservationTransform,
+    ObservationTransformState,
+    leaf_name,
+    select_leaves,
+)
 from xuance_envs.transforms.stateful_transform import transforms_of
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv

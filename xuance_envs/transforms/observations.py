@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 
 from xuance_envs._deprecated import deprecated_aliases
-from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
+from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows, with_rows
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import counted
+from xuance_envs.transforms.stateful_transform import check_single_agent
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.last_results import check_saved_observation
@@ -79,15 +81,8 @@ class ObservationTransform(Transform):
         """Transform ``parts``, each row independently, and write the result to ``into``."""
         raise NotImplementedError
 
-    def _put_batch(
-        self,
-        memory: Any,
-        batch: Batch,
-        parts: Sequence[Any],
-        before: ObservationTransformState,
-        into: SpaceRows,
-    ) -> None:
-        """Transform observations; ``memory`` is already updated, ``before`` is the old state."""
+    def _put_batch(self, memory: Any, batch: Batch, parts: Sequence[Any], into: SpaceRows) -> None:
+        """Transform observations; ``memory`` is already updated, ``_state`` is not."""
         self._put(memory, parts, into)
 
     def _transform(self, batch: Batch) -> ObservationTransformState:
@@ -99,7 +94,7 @@ class ObservationTransform(Transform):
         memory = self._learn(before.memory, batch, parts, firsts)
         is_whole = batch.envs is None
         into = before.spare_rows if is_whole else self._rows_of(len(batch.rewards))
-        self._put_batch(memory, batch, parts, before, into)
+        self._put_batch(memory, batch, parts, into)
         if firsts is not None:
             made = self._rows_of(len(batch.ended))
             self._put(memory, firsts, made)
@@ -186,3 +181,45 @@ class TransformObservations(ObservationTransform):
                 f"{type(self).__name__}: the function returned invalid values for the observations "
                 f"of {counted(len(into), 'environment')}: {error}"
             ) from None
+
+
+def select_leaves(
+    name: str, vec_env: VecEnv, keys: Iterable[str] | None, *, no_images: bool = False
+) -> dict[int, Leaf]:
+    """Return the selected leaves by index; raise unless all are Boxes of numbers."""
+    space = check_single_agent(name, vec_env).observation_space
+    layout = SpaceLayout(space)
+    if isinstance(space, spaces.Dict):
+        wanted = list(space.spaces) if keys is None else list(keys)
+        if not (wanted and set(wanted) <= space.spaces.keys()):
+            raise ValueError(f"{name}: keys: expected some of {list(space.spaces)}, got {wanted}")
+    elif keys is not None:
+        raise ValueError(f"{name}: keys requires a Dict observation space, got {space}")
+    elif not layout.flat:
+        raise ValueError(f"{name}: expected observations in a Box or Dict space, got {space}")
+    else:
+        wanted = []
+    chosen = {
+        i: leaf
+        for i, leaf in enumerate(layout.leaves)
+        if layout.flat or any(leaf.path.startswith(f"[{key!r}]") for key in wanted)
+    }
+    for leaf in chosen.values():
+        where = f" under {leaf_name(leaf)!r}" if leaf.path else ""
+        choose = "; select other keys with keys=[...]" if leaf.path else ""
+        if not isinstance(leaf.space, spaces.Box) or leaf.space.dtype.kind not in "iuf":
+            raise ValueError(
+                f"{name}: expected observations{where} in a Box of numbers, "
+                f"got {leaf.space}{choose}"
+            )
+        if no_images and leaf.dtype == np.uint8 and len(leaf.shape) > 1:
+            raise ValueError(
+                f"{name}: expected observations{where} other than images, got {leaf.space}: divide "
+                f"images by 255 instead of normalizing them{choose}"
+            )
+    return chosen
+
+
+def leaf_name(leaf: Leaf) -> str:
+    """Return a leaf's keys joined by dots; an empty string for a space that is one Box."""
+    return ".".join(re.findall(r"""[^\[\]'"]+""", leaf.path))

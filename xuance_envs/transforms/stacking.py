@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import Leaf, replace_leaves
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.transforms.leaves import select_leaves
-from xuance_envs.transforms.observations import ObservationTransform, ObservationTransformState
+from xuance_envs.transforms.observations import ObservationTransform, select_leaves
 from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -108,42 +107,32 @@ class StackObservations(ObservationTransform):
             else:
                 out[:] = part
 
-    def _put_batch(
-        self,
-        memory: FirstObservations,
-        batch: Batch,
-        parts: Sequence[Any],
-        before: ObservationTransformState,
-        into: SpaceRows,
-    ) -> None:
+    def _put_batch(self, memory: Any, batch: Batch, parts: Sequence[Any], into: SpaceRows) -> None:
         if batch.began is not None and batch.began.all():
             self._put(memory, parts, into)
             return
-        began = [] if batch.began is None else batch.began.nonzero()[0].tolist()
+        before, firsts = self._state.rows, self._state.memory
         lost = batch.lost_rows.tolist()
+        began = [] if batch.began is None else batch.began.nonzero()[0].tolist()
         for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
             width = self._widths.get(i)
             if width is None:
                 out[:] = part
                 continue
-            old = before.rows.parts[i]
+            old = before.parts[i]
             if batch.envs is not None:
                 old = old[batch.envs]
             out[..., :-width] = old[..., width:]
             out[..., -width:] = part
-            if before.memory:
-                for row, env in enumerate(batch.env_ids):
-                    first = before.memory.get(env)
-                    if first is not None:
-                        _fill(out[row, ..., :-width], first[i] if first else part[row])
-            for row in began:
-                _fill(out[row], part[row])
             for row in lost:
-                first = before.memory.get(batch.env_ids[row])
-                if first is None:
-                    out[row] = old[row]
-                else:
-                    _fill(out[row], first[i] if first else part[row])
+                out[row] = old[row]
+            for row, env in enumerate(batch.env_ids) if firsts else ():
+                if (first := firsts.get(env)) is not None:
+                    stack = out[row] if row in lost else out[row, ..., :-width]
+                    _fill(stack, first[i] if first else part[row])
+            for row in began:
+                if row not in lost:
+                    _fill(out[row], part[row])
 
     def _env_state(self, env: int) -> Any:
         stacks = [self._state.rows.parts[i][env].copy() for i in self._widths]

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from xuance_envs.errors import StateMismatchError, counted
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.transforms.transform_batch import RawResults
 from xuance_envs.vector_envs.arguments import checked_states
 from xuance_envs.vector_envs.last_results import saved_values
 from xuance_envs.vector_envs.vector_env import VecEnv
-from xuance_envs.vector_envs.wrapper import VecEnvWrapper
+from xuance_envs.vector_envs.wrapper import VecEnvWrapper, checked_vec_env
 
 
 class StatefulTransform(VecEnvWrapper):
@@ -156,3 +158,16 @@ def saved_by_transform(state: EnvStates, key: str) -> tuple[list[TransformSnapsh
         what="transforms",
         here=name,
     )
+
+
+def check_single_agent(name: str, vec_env: VecEnv) -> VecEnv:
+    """Return the vectorized environment if it is single-agent."""
+    given: Any = vec_env
+    within = given.vec_env if isinstance(given, MultiAgentVecEnv) else given
+    if isinstance(within, VecEnv) and isinstance(within.observation_space, ObservationRecord):
+        raise TypeError(
+            f"{name}: expected environments with one agent each, got multi-agent ones: use "
+            f"{name}(from_gymnasium(per_agent_rows(envs))), where each agent is one row, or wrap "
+            "each environment in its env_fn"
+        )
+    return checked_vec_env(name, vec_env)

@@ -14,10 +14,10 @@ from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.transforms.leaves import check_single_agent
 from xuance_envs.transforms.stateful_transform import (
     StatefulTransform,
     TransformSnapshot,
+    check_single_agent,
     saved_by_transform,
     transforms_of,
 )
@@ -66,7 +66,7 @@ class Transform(StatefulTransform):
         super().__init__(vec_env, observation_space=observation_space, action_space=action_space)
         below = transforms_of(vec_env)
         self.training = True
-        self.raw_results = below[0].raw_results if below else RawResults(_no_rewards(vec_env))
+        self.raw_results = below[0].raw_results if below else RawResults(vec_env)
         self.raw_results.keep |= keep_raw
         self._is_innermost = not below
         self._inner_step_batch: Callable[[], Batch] | None = None
@@ -159,7 +159,8 @@ class Transform(StatefulTransform):
         try:
             obs, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
             count = len(infos)
-            rewards, never = _no_rewards(self.vec_env, count), np.zeros(count, np.bool_)
+            rewards = np.zeros((count, *shape_of_rewards(self.vec_env.reward_space)), np.float32)
+            never = np.zeros(count, np.bool_)
             batch = Batch(obs, rewards, never, never, infos, envs=envs, began=~never)
             if self._is_innermost:
                 self.raw_results.record_observations(obs)
@@ -373,8 +374,3 @@ def _without(envs: Any, awaiting: NDArray[np.bool_] | None) -> NDArray[np.bool_]
 def _state_key(transform: Transform) -> str:
     """Return the key of a transform's data in saved states: position and class name."""
     return f"{len(transform.transforms) - 1} {type(transform).__name__}"
-
-
-def _no_rewards(vec_env: VecEnv, count: int | None = None) -> NDArray[np.float32]:
-    rows = vec_env.num_envs if count is None else count
-    return np.zeros((rows, *shape_of_rewards(vec_env.reward_space)), np.float32)

@@ -144,8 +144,8 @@ class Batch:
 class RawResults:
     """Latest results before any transform."""
 
-    def __init__(self, rewards: NDArray[np.float32]) -> None:
-        self.rewards = rewards
+    def __init__(self, vec_env: VecEnv) -> None:
+        self.rewards = np.zeros_like(vec_env.buf_rews)
         self.observations: Any = None
         self.keep = False
         self.lost: tuple[Any, NDArray[np.intp]] | None = None  # see `Batch.boundaries`

@@ -44,10 +44,8 @@ class WorkerSettings:
             raise ValueError(
                 f"on_worker_failure: expected {modes} with restart_on_exception=True, got 'raise'"
             )
-        given = {} if self.in_series == "auto" else {"in_series": self.in_series}
-        for name in SPLIT_OPTIONS[1:]:
-            if (value := getattr(self, name)) is not None:
-                given[name] = value
+        values, defaults = vars(self), vars(WorkerSettings)
+        given = {k: values[k] for k in SPLIT_OPTIONS if values[k] != defaults[k]}
         if len(given) > 1:
             got = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(f"expected at most one of {', '.join(SPLIT_OPTIONS)}, got {got}")
@@ -98,11 +96,8 @@ class ThreadSettings(WorkerSettings):
     worker_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value, expected in (
-            ("on_worker_failure", self.on_worker_failure, "raise"),
-            ("restart_on_exception", self.restart_on_exception, False),
-        ):
-            if value != expected:
+        for name, expected in (("on_worker_failure", "raise"), ("restart_on_exception", False)):
+            if (value := getattr(self, name)) != expected:
                 raise ValueError(
                     f"{name}: expected {expected!r} for threads, because a thread cannot be "
                     f"killed and restarted, got {value!r}; use SubprocVecEnv"
