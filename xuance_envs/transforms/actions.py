@@ -108,9 +108,8 @@ class RescaleActions(ActionTransform):
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
         share = (actions - self._low) / self._width
         # This form maps 0 and 1 exactly to the bounds, regardless of rounding.
-        acted = self._to_low * (1 - share) + self._to_high * share
-        own: NDArray[Any] = acted.astype(self._dtype)
-        return own
+        acted: NDArray[Any] = self._to_low * (1 - share) + self._to_high * share
+        return acted.astype(self._dtype)
 
 
 class ClipActions(ActionTransform):

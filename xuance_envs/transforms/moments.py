@@ -54,9 +54,7 @@ class MomentBuffers:
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
         """Return the sum of the deviations from ``origin``, and the sum of their squares."""
-        ones, means, deviations, squares = self._views_for(samples)
-        if origin is not self._mean:
-            self._broadcast_mean(origin)
+        ones, means, deviations, squares = self._arrays_for(samples, origin)
         np.subtract(samples, means, out=deviations)
         # Squares first: infinities of both signs would make the sum of deviations NaN.
         if not self._shape:
@@ -77,25 +75,22 @@ class MomentBuffers:
 
     def scale(self, samples: NDArray[Any], moments: Moments, out: NDArray[Any]) -> None:
         """Write the samples' clipped z-scores to ``out``."""
-        _, means, rows, deviations = self._views_for(samples)
-        if moments.mean is not self._mean:
-            self._broadcast_mean(moments.mean)
+        _, means, rows, deviations = self._arrays_for(samples, moments.mean)
         np.subtract(samples, means, out=rows)
         deviations[...] = moments.deviation
         np.divide(rows, deviations, out=rows)
         out[...] = rows.clip(self._clip_low, self._clip_high, out=rows)
 
-    def _views_for(self, samples: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
-        """Return the buffers, cut to the number of samples."""
+    def _arrays_for(self, samples: NDArray[Any], mean: Any) -> tuple[NDArray[np.float64], ...]:
+        """Return the buffers, cut to the number of samples, with the mean in the second one."""
+        if mean is not self._mean:
+            # There is no call in between, so an interrupt cannot separate the two assignments.
+            self._means[...] = mean
+            self._mean = mean
         count = len(samples)
         if count == self._count:
             return self._arrays
         return tuple(array[:count] if array.ndim else array for array in self._arrays)
-
-    def _broadcast_mean(self, mean: Any) -> None:
-        # There is no call in between, so an interrupt cannot separate the two assignments.
-        self._means[...] = mean
-        self._mean = mean
 
 
 class Moments:
@@ -146,7 +141,9 @@ class Moments:
         if not count:
             if not len(samples):
                 return self if more is None else self.with_samples(buffers, more)
-            origin = _origin(samples[0])
+            origin = np.array(samples[0], np.float64)
+            check_finite(origin)
+            origin = origin if origin.shape else float(origin)
         total, squares = buffers.sums(samples, origin)
         count += len(samples)
         if more is not None:
@@ -155,14 +152,6 @@ class Moments:
         shift = total / float(count)
         squares = self.squares + (squares - total * shift)
         return Moments(count, origin + shift, squares, self.epsilon)
-
-
-def _origin(sample: Any) -> Any:
-    """Copy one sample as float64, or as a Python float if it is a scalar."""
-    copy = np.array(sample, np.float64)
-    if not np.isfinite(copy).all():
-        raise FloatingPointError
-    return copy if copy.shape else float(copy)
 
 
 def check_scale(name: str, epsilon: float, clip: float) -> None:

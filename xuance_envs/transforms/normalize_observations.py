@@ -32,7 +32,7 @@ from xuance_envs.transforms.observations import (
     select_leaves,
 )
 from xuance_envs.transforms.stateful_transform import transforms_of
-from xuance_envs.transforms.transform_batch import Batch
+from xuance_envs.transforms.transform_batch import NO_ENVS, Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["NormalizeObservations"]
@@ -176,6 +176,7 @@ class NormalizeObservations(ObservationTransform):
         firsts: Sequence[Any] | None,
     ) -> dict[int, Moments]:
         moments = {}
+        lost = NO_ENVS if firsts is None else batch.lost_rows
         for i, its in memory.items():
             part, first = parts[i], None if firsts is None else firsts[i]
             try:
@@ -183,7 +184,7 @@ class NormalizeObservations(ObservationTransform):
                     check_finite(part, first)
                     moments[i] = its
                 else:
-                    counted = part if first is None else batch.drop_lost(part)
+                    counted = np.delete(part, lost, axis=0) if len(lost) else part
                     moments[i] = its.with_samples(self._moment_buffers[i], counted, first)
             except NOT_FINITE:
                 raise self._error(i, batch, part, first) from None

@@ -103,11 +103,6 @@ class Batch:
         rows = self.ended if self.began is None else np.union1d(self.ended, self.began.nonzero()[0])
         return self.at, self.envs_of_rows(rows)
 
-    def drop_lost(self, part: NDArray[Any]) -> NDArray[Any]:
-        """Return an array without the :attr:`lost_rows`."""
-        lost_rows = self.lost_rows
-        return np.delete(part, lost_rows, axis=0) if len(lost_rows) else part
-
     def first_observations(self, layout: SpaceLayout) -> list[Any]:
         """Return the first observations after ended episodes, one batch per leaf."""
         infos = self.infos
