@@ -332,9 +332,7 @@ class GroupedVecEnv(VecEnv):
     ) -> tuple[Any, StepInfos]:
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
-        needed = sorted(set(sources))
-        result_of = dict(zip(needed, self._last.of(self, needed), strict=True))
-        results = [result_of[source] for source in sources]
+        results = self._last.of(self, sources)
         never_reset = {t for s, t in zip(sources, targets, strict=True) if s in self._never_reset}
         loaded = self._load_and_restore(
             targets, results, lambda: self._groups.saver.clone(sources, targets, fork_rng)

@@ -77,10 +77,7 @@ class LastResults:
         parts = self._rows.parts if in_arrays else self._rows.layout.flatten(batch)
         return [
             LastResult(
-                [
-                    each[i].copy() if isinstance(each, np.ndarray) else copy_of(each[i])
-                    for each in parts
-                ],
+                [copy_of(part[i]) for part in parts],
                 self._arrays.rewards[i].tolist(),
                 vec_env.buf_rews[i],
                 bool(vec_env.buf_dones[i]),
