@@ -17,8 +17,8 @@ STATE_COMMANDS = RESUME_COMMANDS.union(
     ("prepare_states", "load_states", "discard_states"),
     ("store_states", "prepare_stored", "copy_stored", "import_stored", "drop_stored"),
 )
-# Commands subject to the start timeout instead of the step timeout.
-STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
+# Commands of a group's host, subject to the start timeout instead of the step timeout.
+STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild", "ready"})
 
 Reset = tuple[int, Any, Any]  # place in the group, seed or None, and options or None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.pickling_host import PicklingHost
+from xuance_envs.engine.group.host import PicklingHost
 from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.process.channel import Inbox, frame, write_all

@@ -19,7 +19,7 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_frame import NO_EXTENTS, Extents
-from xuance_envs.engine.group.pickling_host import PicklingHost
+from xuance_envs.engine.group.host import PicklingHost
 from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES, timing_delta

@@ -11,7 +11,7 @@ import numpy as np
 
 from xuance_envs.engine.data.reward_rows import fit_reward
 from xuance_envs.engine.data.space_layout import SpaceLayout, fit, shape_of_rewards
-from xuance_envs.engine.group.pickling_host import DropUnpicklableInfos
+from xuance_envs.engine.group.host import DropUnpicklableInfos
 from xuance_envs.engine.group.single_env import check_env_api
 from xuance_envs.engine.serialization import copy_of, dumps_for_main
 from xuance_envs.engine.system.current import system
