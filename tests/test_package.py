@@ -67,10 +67,9 @@ ENGINE_LAYERS = [
     {"data"},
     {"group"},
     {"action_masks", "driver", "info_collector", "replay_log", "polling"},
-    {"backend", "in_flight", "ledger", "pickled_commands", "recovery"},
+    {"backend", "ledger", "pickled_commands", "recovery"},
     {"process", "restarts", "saving", "thread"},
     {"ray"},
-    {"recording_driver"},
     {"groups"},
 ]
 TIED = ENGINE_LAYERS[0] | ENGINE_LAYERS[3] | ENGINE_LAYERS[4]

@@ -28,8 +28,12 @@ from xuance_envs.engine.group.single_env import (
 )
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger, Pending, values_of
-from xuance_envs.engine.recording_driver import RecordingDriver
-from xuance_envs.engine.recovery import FailureRecorder, Recording, RestartPolicy
+from xuance_envs.engine.recovery import (
+    FailureRecorder,
+    Recording,
+    RecordingDriver,
+    RestartPolicy,
+)
 from xuance_envs.engine.restarts import RestartingDriver
 from xuance_envs.engine.saving import GroupSaver, Saver
 from xuance_envs.engine.serialization import copy_of

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
-from xuance_envs.engine.in_flight import InFlight, Request
 from xuance_envs.engine.info_collector import InfoCollector
-from xuance_envs.engine.polling import FdPoller, Poller
+from xuance_envs.engine.polling import FdPoller, InFlight, Poller, Request
 from xuance_envs.errors import (
     AlreadySteppingError,
     ClosedVecEnvError,

@@ -20,6 +20,7 @@ Other workers finish their commands meanwhile, but a step returns only after the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from operator import attrgetter
 from typing import Any
@@ -78,8 +79,7 @@ class RestartingDriver(SavingDriver):
         self._backend = backend
         self._index = index
         super().__init__(self._worker.lo, self._worker.hi)
-        # Those of the worker's environments.
-        self._used_keywords = backend.recipe.keywords[self.lo : self.hi]
+        self._recipe = backend.recipe.part(self.lo, self.hi)  # of the worker's environments
         self._restarts = restarts
         self._recording = recording
         # A replay log with results uses the snapshot's copies, so these must include the actions.
@@ -244,22 +244,19 @@ class RestartingDriver(SavingDriver):
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
-                self._record_attribute(place, name, value, None)
+                self._attributes.pop(
+                    (place, name), None
+                )  # new workers repeat the last calls' order
+                self._attributes[place, name] = value, None
         elif command == "apply" and isinstance(arguments[1], AttributeSetter):
             places, setter, values = arguments
             for place, (name, value) in zip(places, values, strict=True):
-                self._record_attribute(place, name, value, setter)
+                self._attributes.pop((place, name), None)
+                self._attributes[place, name] = value, setter
         elif command == "watch_masks":
             self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds either all of these updated or none.
         self._result, self._to_truncate, self._truncated_outcome = [reply], to_truncate, None
-
-    def _record_attribute(
-        self, place: int, name: str, value: Any, setter: AttributeSetter | None
-    ) -> None:
-        """Record an attribute for new workers, after those that were set before it."""
-        self._attributes.pop((place, name), None)
-        self._attributes[place, name] = value, setter
 
     # -- worker failure ---------------------------------------------------------------
 
@@ -273,9 +270,11 @@ class RestartingDriver(SavingDriver):
             recording.write_error(error, self.tag, self._command[0])
         self._restarts.consume(error)
         self.seeds = [(seed, count + 1) for seed, count in self.seeds]
-        self._worker_state, self._recovering = WorkerState.FAILED, True
         resumes = recording is not None and recording.plan(error, envs, bool(self._to_truncate))
-        self._to_truncate = set() if resumes else set(range(len(envs)))
+        to_truncate = set() if resumes else set(range(len(envs)))
+        # No call in between, so that an interrupt finds either all of these updated or none.
+        self._worker_state, self._recovering = WorkerState.FAILED, True
+        self._to_truncate = to_truncate
         if was_submitted and self._command[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
                 error.restarted = True
@@ -286,10 +285,10 @@ class RestartingDriver(SavingDriver):
         command, arguments = self._command
         tag, state = self.tag, WorkerState.RUNNING
         then: Command
-        resumes = self._recording is not None and self._recording.resumes_next
-        if self._recording is not None and resumes:
+        recording, resumes = self._recording, not self._to_truncate
+        if recording is not None and resumes:
             repeated = self._command if command in ("step", "reset") else None
-            then = self._recording.resume_command(repeated)
+            then = recording.resume_command(repeated)
             if repeated is None:
                 tag, state = _PREPARING_TAG, WorkerState.PREPARING
         elif self._command == _STEP_OF_ALL:
@@ -301,13 +300,14 @@ class RestartingDriver(SavingDriver):
             then = "ready", (self._new_seeds(),)
             tag, state = _PREPARING_TAG, WorkerState.PREPARING
         if not resumes:
-            self._used_keywords = [
+            keywords = [
                 {name: derived_seed(seed, self.seeds[place][1]) for name, seed in given.items()}
                 for place, given in enumerate(self._backend.recipe.keywords[self.lo : self.hi])
             ]
-            if self._recording is not None and self._recording.files is not None:
-                self._recording.files.keywords = self._used_keywords
-        setup = self._used_keywords, self._attributes, sorted(self._watched)
+            self._recipe = replace(self._recipe, keywords=keywords)
+            if recording is not None and recording.files is not None:
+                recording.files.recipe = self._recipe
+        setup = self._recipe.keywords, self._attributes, sorted(self._watched)
         self._backend.replace(self._index, tag, *setup, then)
         self._worker_state = state
 
