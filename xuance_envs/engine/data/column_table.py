@@ -38,28 +38,13 @@ class ColumnTable:
         self.keys: list[str] = []
         self.slots: dict[str, int] = {}
         self.version = 0
+        self.layout = NO_COLUMNS
         self._arrays = arrays
         self._on_change = on_change
         self._kinds: dict[ArrayKind, int] = {}
         self._sizes: dict[str, int] = {}
-        self._offsets: dict[str, int] = {}
         self._reorderings = 0
         self._pending_relayout: tuple[Any, ...] | None = None
-
-    @property
-    def layout(self) -> ColumnLayout:
-        if not self.keys:
-            return NO_COLUMNS
-        kind_of = {code: kind for kind, code in self._kinds.items()}
-        kinds = [kind_of.get(code) for code in range(_FIRST_ARRAY, max(kind_of, default=0) + 1)]
-        starts = tuple([self._offsets.get(key, 0) for key in self.keys])
-        return ColumnLayout(tuple(self.keys), starts, tuple(kinds), self.extent[1])
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Number of columns, and of bytes per environment, that are in use."""
-        ends = [self._offsets[key] + size for key, size in self._sizes.items()]
-        return len(self.keys), max(ends, default=0)
 
     def code(self, key: Any, kind: Kind) -> int:
         """Return the code of a kind in a key's column, or 0 if the column does not accept it."""
@@ -76,7 +61,7 @@ class ColumnTable:
         return isinstance(kind, NumberKind) or kind.nbytes <= self._arrays.bytes.shape[1]
 
     def start(self, key: str) -> int:
-        return self._offsets.get(key, 0)
+        return self.layout.starts[self.slots[key]]
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
         """Add columns for an info's keys if there is room; this may reorder existing columns."""
@@ -123,11 +108,8 @@ class ColumnTable:
         kinds, sizes = self._kinds, self._sizes
         for key, kind in new.items():
             more = self._with_kind(kinds, sizes, key, kind)
-            if more is None:
-                kinds_used, sizes_used = self._in_use(wanted, kinds, sizes)
-                more = self._with_kind(kinds_used, sizes_used, key, kind)
-            if more is not None:
-                kinds, sizes = more
+            more = more or self._with_kind(*self._in_use(wanted, kinds, sizes), key, kind)
+            kinds, sizes = more or (kinds, sizes)
         return kinds, sizes
 
     def _with_kind(
@@ -170,23 +152,31 @@ class ColumnTable:
         starts, nbytes = _pack_starts(sizes)
         moved = np.zeros((len(self._arrays.bytes), nbytes), np.uint8)
         for key, start in starts.items():
-            kept = min(sizes[key], self._sizes.get(key, 0))
-            old = self._offsets.get(key, 0)
-            moved[:, start : start + kept] = self._arrays.bytes[:, old : old + kept]
+            if kept := min(sizes[key], self._sizes.get(key, 0)):
+                old = self.start(key)
+                moved[:, start : start + kept] = self._arrays.bytes[:, old : old + kept]
         relaid = InfoArrays(self._arrays.cells[sources], self._arrays.kinds[sources], moved)
+        kind_of = {code: kind for kind, code in kinds.items()}
+        codes = range(_FIRST_ARRAY, max(kind_of, default=0) + 1)
+        layout = ColumnLayout(
+            tuple(order),
+            tuple([starts.get(key, 0) for key in order]),
+            tuple(map(kind_of.get, codes)),
+            nbytes,
+        )
         self._on_change()
-        self._pending_relayout = order, kinds, sizes, starts, relaid, self.version + 1
+        slots = {key: slot for slot, key in enumerate(order)}
+        self._pending_relayout = order, relaid, kinds, sizes, layout, slots, self.version + 1
         self.finish_relayout()
 
     def finish_relayout(self) -> None:
         """Apply the pending layout; call this again after an interrupt."""
         if (pending := self._pending_relayout) is not None:
-            order, self._kinds, self._sizes, self._offsets, relaid, self.version = pending
+            order, relaid, self._kinds, self._sizes, self.layout, self.slots, self.version = pending
             self._arrays.cells[: len(order)] = relaid.cells
             self._arrays.kinds[: len(order)] = relaid.kinds
             self._arrays.bytes[:, : relaid.bytes.shape[1]] = relaid.bytes
             self.keys[:] = order
-            self.slots = {key: slot for slot, key in enumerate(order)}
             self._pending_relayout = None
 
 
@@ -196,5 +186,6 @@ def is_ascending(slots: Iterable[int]) -> bool:
 
 def _pack_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Return each column's byte offset, and the end of the last column."""
-    ends = list(accumulate([round_up(size, ALIGNMENT) for size in sizes.values()]))
-    return dict(zip(sizes, [0, *ends], strict=False)), ends[-1] if ends else 0
+    ends = accumulate([round_up(size, ALIGNMENT) for size in sizes.values()], initial=0)
+    starts = dict(zip(sizes, ends, strict=False))
+    return starts, max([starts[key] + size for key, size in sizes.items()], default=0)

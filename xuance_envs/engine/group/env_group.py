@@ -78,8 +78,8 @@ class EnvGroup(BaseEnvGroup):
     @property
     def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
         """Extent of infos, extent of reset infos, and True if action masks are in use."""
-        infos, resets = self._infos.table.extent, self._reset_infos.table.extent
-        return infos, resets, bool(self._masks.mask_methods)
+        layouts = self._infos.table.layout, self._reset_infos.table.layout
+        return layouts[0].extent, layouts[1].extent, bool(self._masks.mask_methods)
 
     def step(
         self,

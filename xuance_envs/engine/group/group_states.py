@@ -84,14 +84,11 @@ class GroupStates:
         results = self._group.each("save_state", places, save_one, None, places)
         found = dict(zip(places, results, strict=True))
         self._kept = {i: found[i][0] for i in kept}
-        outgoing = {i: found[i][0] for i in (found if wanted is None else wanted)}
-        saved: dict[int, Saved] = {
-            i: (outgoing.get(i), digest, replays) for i, (_, digest, replays) in found.items()
-        }
-        if max_bytes is not None and sum(map(len, outgoing.values())) > max_bytes:
-            self._outgoing = outgoing
-            saved.update({i: (len(data), *saved[i][1:]) for i, data in outgoing.items()})
-        return list(saved.values()), fingerprints
+        sent: dict[int, Any] = {i: found[i][0] for i in (found if wanted is None else wanted)}
+        if max_bytes is not None and sum(map(len, sent.values())) > max_bytes:
+            self._outgoing, sent = sent, {i: len(data) for i, data in sent.items()}
+        saved = [(sent.get(i), digest, replays) for i, (_, digest, replays) in found.items()]
+        return saved, fingerprints
 
     def verify_saving(self, places: Sequence[int], registry: bytes | None) -> list[str]:
         """Test saving with two new environments per distinct function code; return warnings."""

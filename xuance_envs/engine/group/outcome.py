@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
-RESUME_COMMANDS = frozenset({"run_and_save", "resume"})
-STATE_COMMANDS = RESUME_COMMANDS.union(
+STATE_COMMANDS = frozenset(("run_and_save", "resume")).union(
     ("save_states", "copy_saved_states", "verify_saving"),
     ("prepare_states", "load_states", "discard_states"),
     ("store_states", "prepare_stored", "copy_stored", "import_stored", "drop_stored"),

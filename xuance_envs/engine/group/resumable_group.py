@@ -16,7 +16,6 @@ from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import (
-    RESUME_COMMANDS,
     STATE_COMMANDS,
     ActingState,
     Autoreset,
@@ -47,7 +46,6 @@ class ResumableGroup(EnvGroup):
         group_of = np.zeros(len(self.envs), np.intp)
         infos = arrays.infos, arrays.reset_infos
         self._columns = [InfoColumns(each, group_of) for each in infos]
-        self._layout_versions = [-1, -1]  # table versions that these columns reflect
 
     def acting_state(self, i: int) -> ActingState:
         after_reset, rest = self._acting_source(i)
@@ -97,15 +95,14 @@ class ResumableGroup(EnvGroup):
 
     def _info_columns(self, for_resets: bool) -> InfoColumns:
         """Return a reader of infos or reset infos with the current column layout."""
-        table = (self._reset_infos if for_resets else self._infos).table
+        layout = (self._reset_infos if for_resets else self._infos).table.layout
         columns = self._columns[for_resets]
-        if self._layout_versions[for_resets] != table.version:
-            columns.set_layout(0, table.layout)
-            self._layout_versions[for_resets] = table.version
+        if columns.layouts[0] is not layout:
+            columns.set_layout(0, layout)
         return columns
 
     def command(self, name: str) -> Callable[..., Any]:
-        of_states = name in STATE_COMMANDS and name not in RESUME_COMMANDS
+        of_states = name in STATE_COMMANDS and not hasattr(self, name)
         method: Callable[..., Any] = getattr(self.states if of_states else self, name)
         return method
 
@@ -199,10 +196,8 @@ class ResumableGroup(EnvGroup):
                 attribute = self.states.first_difference(twin.states)
                 if attribute is not None:
                     path, one, other = attribute
-                    difference += (
-                        f". After {counted(len(steps), 'step')}, {path} is {one}, and {other} in "
-                    )
-                    difference += "the replay"
+                    after = f"After {counted(len(steps), 'step')}"
+                    difference += f". {after}, {path} is {one}, and {other} in the replay"
             return difference, ""
         finally:
             with suppress(EnvError):
