@@ -71,7 +71,7 @@ def reset(group: ResumableGroup) -> Outcome:
 def log() -> Iterator[ReplayLog]:
     """Log of seven steps in two environments, which end episodes of three and four steps."""
     group = group_of([partial(Mixed, 3), partial(Mixed, 4)])
-    log = ReplayLog(group.arrays, with_results=True)
+    log = ReplayLog(group.arrays)
     snapshot = LastSnapshot(group.arrays, log.actions)
     snapshot.record_reset(reset(group), range(2))
     for _ in range(7):

@@ -28,12 +28,7 @@ from xuance_envs.engine.group.single_env import (
 )
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger, Pending, values_of
-from xuance_envs.engine.recovery import (
-    FailureRecorder,
-    Recording,
-    RecordingDriver,
-    RestartPolicy,
-)
+from xuance_envs.engine.recovery import Recording, RecordingDriver, RestartPolicy
 from xuance_envs.engine.restarts import RestartingDriver
 from xuance_envs.engine.saving import GroupSaver, Saver
 from xuance_envs.engine.serialization import copy_of
@@ -264,8 +259,7 @@ def _fault_tolerant_driver(
     own_arrays = arrays.slice(lo, hi)
     if folder is None and not restarts.resumes:
         return RestartingDriver(backend, k, own_arrays, restarts)
-    files = None if folder is None else FailureRecorder(folder, backend.recipe.part(lo, hi))
-    recording = Recording(own_arrays, files, restarts)
+    recording = Recording(own_arrays, folder, backend.recipe.part(lo, hi), restarts)
     driver = RestartingDriver(backend, k, own_arrays, restarts, recording)
     return RecordingDriver(driver, recording, driver.last_snapshot if restarts.resumes else None)
 
@@ -274,8 +268,8 @@ def _local_driver(group: ResumableGroup, folder: str | Path | None) -> Driver:
     driver = GroupDriver(group)
     if folder is None:
         return driver
-    files, policy = FailureRecorder(folder, group.recipe), RestartPolicy(0, raises=True)
-    return RecordingDriver(driver, Recording(group.arrays, files, policy))
+    policy = RestartPolicy(0, raises=True)
+    return RecordingDriver(driver, Recording(group.arrays, folder, group.recipe, policy))
 
 
 def _make_local_group(recipe: Recipe) -> ResumableGroup:

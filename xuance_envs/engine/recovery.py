@@ -149,12 +149,12 @@ class Recording:
     """Records of a group for failure files and for resuming its worker."""
 
     def __init__(
-        self, arrays: StepArrays, files: FailureRecorder | None, policy: RestartPolicy
+        self, arrays: StepArrays, folder: str | Path | None, recipe: Recipe, policy: RestartPolicy
     ) -> None:
-        self.log = ReplayLog(arrays, with_results=policy.resumes)
-        self.files = files
+        self.log = ReplayLog(arrays)
+        self.files = None if folder is None else FailureRecorder(folder, recipe)
         self.policy = policy
-        self._tried = False  # True if a worker has already tried to resume
+        self.tried = False  # True if the current worker tries to resume
         # The log before the last save: tag of the saving step, states and actions.
         self._before: tuple[int | None, Any, list[Any]] = None, None, []
         self._failed_tag: int | None = None
@@ -177,7 +177,7 @@ class Recording:
 
     def write(self, what: str, tag: int, command: str) -> None:
         """Write a failure file if request ``tag`` is a step."""
-        if self.files is None or command != "step" or self._tried:
+        if self.files is None or command != "step" or self.tried:
             return
         saving_tag, states, steps = self._before
         if saving_tag != tag:
@@ -193,7 +193,7 @@ class Recording:
     def plan(self, error: WorkerFailure, envs: Sequence[int], to_truncate: bool) -> bool:
         """Decide whether the next worker resumes; if not, restart the log."""
         obstacle = ""
-        if self._tried:
+        if self.tried:
             obstacle = "the new worker failed as well"
         elif to_truncate:
             obstacle = "an earlier restart has reset these environments"
@@ -208,12 +208,9 @@ class Recording:
 
     def resume_command(self, then: Command | None) -> Command:
         """Return the command by which a new worker resumes and then runs ``then``."""
-        self._tried = True
+        self.tried = True
         log = self.log
         return "resume", (log.states, log.steps(), log.results(), packed_registry(), then)
-
-    def end_recovery(self) -> None:
-        self._tried = False
 
 
 class RecordingDriver(Driver):

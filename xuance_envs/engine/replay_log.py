@@ -34,7 +34,7 @@ STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
 class ReplayLog:
     """Saved states of a group, and the actions and results of each step since then."""
 
-    def __init__(self, arrays: StepArrays, *, with_results: bool = False) -> None:
+    def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         parts = arrays.actions.parts
         self.disabled = ""  # the reason, if disabled
@@ -45,9 +45,7 @@ class ReplayLog:
         size = sum(part.nbytes for part in parts) if not self.disabled else 0
         self._max_steps = max(1, min(MAX_STEPS, MAX_BYTES // max(size, 1)))
         self.actions = [] if self.disabled else parts
-        self._copier = StepCopier(
-            arrays, self.actions, with_results=with_results, with_digests=True
-        )
+        self._copier = StepCopier(arrays, self.actions, with_digests=True)
         self._costs: list[float] = []
         self._has_nan = False
         self.reset(None)

@@ -212,7 +212,7 @@ class RestartingDriver(SavingDriver):
             envs = range(self.lo, self.hi)
             raise NotResumedError(envs, None, None, self._command[0], result.reason)
         if self._recording is not None:
-            self._recording.end_recovery()
+            self._recording.tried = False
         self._recovering = False
 
     def _on_result(self, reply: Any) -> None:

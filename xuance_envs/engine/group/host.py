@@ -56,15 +56,12 @@ class GroupHost:
     def build(
         self, env_fns: Any, keywords: Sequence[Mapping[str, Any]], first: int, autoreset: Autoreset
     ) -> list[tuple[int, EnvDescription]]:
-        functions = self._functions(env_fns)
+        functions = loads(env_fns) if isinstance(env_fns, bytes) else env_fns or self._inherited
         limit_threads(self._threads)
         self.group = self._make_group(Recipe(functions, keywords, first, autoreset))
         self._exit_stack.callback(self.group.close)
         limit_threads(self._threads)
         return self.group.describe()
-
-    def _functions(self, env_fns: Any) -> Any:
-        return env_fns
 
     def _make_group(self, recipe: Recipe) -> ResumableGroup:
         return make_group(recipe, copy_of, self.progress)
@@ -120,10 +117,6 @@ class PicklingHost(GroupHost):
             return ReplyType.OUTCOME, dumps_for_main(result)
         except BaseException as error:  # including asyncio's CancelledError and SystemExit
             return ReplyType.FAILED, pack_error(error)
-
-    @override
-    def _functions(self, env_fns: bytes | None) -> Any:
-        return loads(env_fns) if env_fns else self._inherited
 
     @override
     def _make_group(self, recipe: Recipe) -> ResumableGroup:

@@ -155,7 +155,10 @@ class ResumableGroup(EnvGroup):
         command, arguments = next_command
         result = self.command(command)(*arguments)
         if command == "step":
-            self._flag_in_infos(RESTARTED_KEY)
+            rests = {i: (self.thaw, rest) for i, rest in self._infos.rest.items()}
+            batch = self._info_columns(False).batch(rests)
+            for i in range(len(self.envs)):
+                self._infos.write(i, {**batch.build(i, i), RESTARTED_KEY: True})
             result = self.outcome()
         return result
 
@@ -183,7 +186,9 @@ class ResumableGroup(EnvGroup):
     ) -> tuple[str, str]:
         """Repeat steps in new environments; return texts (difference, obstacle), empty if none."""
         try:
-            twin = self._make_twin()
+            freeze_info = self._freeze_info
+            twin = type(self)(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
+            twin.attach(StepArrays.allocate(spaces_of(twin.envs[0]), len(twin.envs), digests=True))
         except Exception as error:
             return "", f"creating the environments a second time failed: {error}"
         try:
@@ -213,17 +218,3 @@ class ResumableGroup(EnvGroup):
         finally:
             for part, leaf in zip(self.arrays.actions.parts, kept, strict=True):
                 part[...] = leaf
-
-    def _make_twin(self) -> ResumableGroup:
-        """Create the same environments again, as another group."""
-        freeze_info = self._freeze_info
-        twin = type(self)(self.recipe, self._freeze, thaw=self.thaw, freeze_info=freeze_info)
-        twin.attach(StepArrays.allocate(spaces_of(twin.envs[0]), len(twin.envs), digests=True))
-        return twin
-
-    def _flag_in_infos(self, key: str) -> None:
-        """Add ``key: True`` to all infos of the last command."""
-        rests = {i: (self.thaw, rest) for i, rest in self._infos.rest.items()}
-        batch = self._info_columns(False).batch(rests)
-        for i in range(len(self.envs)):
-            self._infos.write(i, {**batch.build(i, i), key: True})

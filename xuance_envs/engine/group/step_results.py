@@ -149,12 +149,7 @@ class StepCopier:
     """Copier of a group's actions and results; it can replace large arrays with their digests."""
 
     def __init__(
-        self,
-        arrays: StepArrays,
-        actions: Sequence[NDArray[Any]] = (),
-        *,
-        with_results: bool = True,
-        with_digests: bool = False,
+        self, arrays: StepArrays, actions: Sequence[NDArray[Any]] = (), with_digests: bool = False
     ) -> None:
         scalars = [arrays.rewards, arrays.terminated, arrays.truncated]
         observations, resets = arrays.observations.arrays, arrays.reset_observations.arrays
@@ -164,14 +159,14 @@ class StepCopier:
             observations = [*digests.copied, digests.values]
             resets = [*digests.copied_resets, digests.reset_values]
         self._actions = _Rows(actions)
-        self._observations = _Rows(observations if with_results else [])
-        self._scalars = _Rows(scalars if with_results else [])
-        self._resets = _Rows(resets if with_results else [])
+        self._observations = _Rows(observations)
+        self._scalars = _Rows(scalars)
+        self._resets = _Rows(resets)
         parts = self._actions, self._observations, self._scalars
-        self._memory: list[Any] = [memory for part in parts for memory in part.memory]
+        self._memory = [memory for part in parts for memory in part.memory]
 
     def copy_actions(self) -> StepCopy:
-        return StepCopy(b"".join(self._memory))
+        return StepCopy(b"".join(self._actions.memory))
 
     def copy(
         self, infos: Snapshot, reset_infos: Snapshot | None, rest: StepExtras | None
@@ -212,7 +207,7 @@ def _read_infos(snapshot: Snapshot, file: io.BytesIO) -> Snapshot:
 class _Rows:
     def __init__(self, arrays: Sequence[NDArray[Any]]) -> None:
         self.parts = arrays
-        self.memory = list(map(bytes_of, arrays))
+        self.memory: list[Any] = list(map(bytes_of, arrays))
 
     def read(self, file: io.BytesIO) -> list[NDArray[np.uint8]]:
         """Read a copy of each array, as an array of bytes ``(rows, bytes per row)``."""
