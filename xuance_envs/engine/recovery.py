@@ -105,46 +105,6 @@ class FailureRecord:
         self.functions, self.keywords = loads(functions)
 
 
-class FailureRecorder:
-    """Writer of failure files for one group."""
-
-    def __init__(self, folder: str | Path, recipe: Recipe) -> None:
-        self._folder = Path(folder)
-        self.recipe = recipe  # with which the environments were created
-        self._count = 0
-
-    def write(self, states: Any, actions: Sequence[Sequence[Any]], what: str) -> Path | None:
-        """Write a file and return its path; if this fails, log a warning and return None."""
-        if states is None:
-            logger.warning("failure not recorded: no environment states were saved before it")
-            return None
-        try:
-            recipe, first = self.recipe, self.recipe.first
-            functions = list(recipe.env_fns), [dict(each) for each in recipe.keywords]
-            content = dumps_for_worker(functions), actions
-            saved = EnvStates.from_groups(*states)
-            data = write(
-                saved.envs,
-                saved.facts,
-                {_EXTRA: dumps_plain(content)},
-                failure={"what": what, "first": first, "steps": len(actions)},
-            )
-            self._folder.mkdir(parents=True, exist_ok=True)
-            timestamp = time.strftime("%Y%m%d-%H%M%S")
-            name = f"{timestamp}-{os.getpid()}-env{first}-{self._count}.xenvs"
-            path = self._folder / name
-            write_file(path, data)
-        except Exception:
-            # The original failure is raised next, so this one is only logged.
-            logger.warning("failure not recorded: writing the file failed", exc_info=True)
-            return None
-        self._count += 1
-        logger.warning(
-            "failure recorded in %s; reproduce it with: python -m xuance_envs replay %s", path, path
-        )
-        return path
-
-
 class Recording:
     """Records of a group for failure files and for resuming its worker."""
 
@@ -152,7 +112,9 @@ class Recording:
         self, arrays: StepArrays, folder: str | Path | None, recipe: Recipe, policy: RestartPolicy
     ) -> None:
         self.log = ReplayLog(arrays)
-        self.files = None if folder is None else FailureRecorder(folder, recipe)
+        self.recipe = recipe  # with which the environments were created
+        self.folder = None if folder is None else Path(folder)  # of failure files, if wanted
+        self._num_files = 0
         self.policy = policy
         self.tried = False  # True if the current worker tries to resume
         # The log before the last save: tag of the saving step, states and actions.
@@ -163,7 +125,7 @@ class Recording:
 
     def keep_log(self, tag: int) -> None:
         """Keep the log for failure files before the states saved by request ``tag`` replace it."""
-        if self.files is not None and self._before[0] != tag:
+        if self.folder is not None and self._before[0] != tag:
             self._before = tag, self.log.states, self._steps()
 
     def write_error(self, error: WorkerFailure, tag: int, command: str) -> None:
@@ -176,13 +138,39 @@ class Recording:
             self._failed_tag = tag
 
     def write(self, what: str, tag: int, command: str) -> None:
-        """Write a failure file if request ``tag`` is a step."""
-        if self.files is None or command != "step" or self.tried:
+        """Write a failure file if request ``tag`` is a step; if this fails, log a warning."""
+        if self.folder is None or command != "step" or self.tried:
             return
-        saving_tag, states, steps = self._before
+        saving_tag, states, actions = self._before
         if saving_tag != tag:
-            states, steps = self.log.states, self._steps()
-        self.files.write(states, steps, what)
+            states, actions = self.log.states, self._steps()
+        if states is None:
+            logger.warning("failure not recorded: no environment states were saved before it")
+            return
+        try:
+            recipe, first = self.recipe, self.recipe.first
+            functions = list(recipe.env_fns), [dict(each) for each in recipe.keywords]
+            content = dumps_for_worker(functions), actions
+            saved = EnvStates.from_groups(*states)
+            data = write(
+                saved.envs,
+                saved.facts,
+                {_EXTRA: dumps_plain(content)},
+                failure={"what": what, "first": first, "steps": len(actions)},
+            )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            timestamp = time.strftime("%Y%m%d-%H%M%S")
+            name = f"{timestamp}-{os.getpid()}-env{first}-{self._num_files}.xenvs"
+            path = self.folder / name
+            write_file(path, data)
+        except Exception:
+            # The original failure is raised next, so this one is only logged.
+            logger.warning("failure not recorded: writing the file failed", exc_info=True)
+            return
+        self._num_files += 1
+        logger.warning(
+            "failure recorded in %s; reproduce it with: python -m xuance_envs replay %s", path, path
+        )
 
     def _steps(self) -> list[Any]:
         """Return the actions since the states were saved, including the current step's."""
@@ -227,7 +215,7 @@ class RecordingDriver(Driver):
         self._recording = recording
         self._snapshot = snapshot  # of the results to record; None to record no results
         self._replay_log = recording.log
-        self._finds_nan = recording.files is not None
+        self._finds_nan = recording.folder is not None
         self._command = "step"
         self._began = 0.0  # submission time of the current request, if it saves states
         self._to_unwrap = False  # True if the current request may save states or restart the log
@@ -342,7 +330,7 @@ class RecordingDriver(Driver):
             logger.warning(_CANNOT_RESUME, name_envs(range(self.lo, self.hi)), difference)
         if result.states is None:
             log.disabled = result.refusal
-        elif not (recording.policy.resumes or recording.files):
+        elif not (recording.policy.resumes or recording.folder):
             log.disabled = "a replay of their steps would differ"
             result = replace(result, states=None)
         elif self._command == "step":

@@ -305,8 +305,8 @@ class RestartingDriver(SavingDriver):
                 for place, given in enumerate(self._backend.recipe.keywords[self.lo : self.hi])
             ]
             self._recipe = replace(self._recipe, keywords=keywords)
-            if recording is not None and recording.files is not None:
-                recording.files.recipe = self._recipe
+            if recording is not None:
+                recording.recipe = self._recipe
         setup = self._recipe.keywords, self._attributes, sorted(self._watched)
         self._backend.replace(self._index, tag, *setup, then)
         self._worker_state = state
