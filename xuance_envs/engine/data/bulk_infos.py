@@ -52,7 +52,7 @@ class BulkInfoWriter:
             if not code:
                 return False
         slot = table.slots[key]
-        kind.stored(self._arrays, slot, table.start(key))[at] = values
+        kind.stored(self._arrays, slot, table.layout.starts[slot])[at] = values
         if mask is not None:
             self._full.pop(key, None)
             self._arrays.kinds[slot, at] = np.where(mask, code, 0)

@@ -60,9 +60,6 @@ class ColumnTable:
         """Return whether a value of this kind would fit if there were no other columns."""
         return isinstance(kind, NumberKind) or kind.nbytes <= self._arrays.bytes.shape[1]
 
-    def start(self, key: str) -> int:
-        return self.layout.starts[self.slots[key]]
-
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
         """Add columns for an info's keys if there is room; this may reorder existing columns."""
         self.finish_relayout()
@@ -153,7 +150,7 @@ class ColumnTable:
         moved = np.zeros((len(self._arrays.bytes), nbytes), np.uint8)
         for key, start in starts.items():
             if kept := min(sizes[key], self._sizes.get(key, 0)):
-                old = self.start(key)
+                old = self.layout.starts[self.slots[key]]
                 moved[:, start : start + kept] = self._arrays.bytes[:, old : old + kept]
         relaid = InfoArrays(self._arrays.cells[sources], self._arrays.kinds[sources], moved)
         kind_of = {code: kind for kind, code in kinds.items()}

@@ -206,7 +206,8 @@ class InfoWriter:
         """Return the fastest object for storing values of this kind in a key's column."""
         column = self._columns.get((key, kind))
         if column is None:
-            stored = kind.stored(self._arrays, self.table.slots[key], self.table.start(key))
+            slot = self.table.slots[key]
+            stored = kind.stored(self._arrays, slot, self.table.layout.starts[slot])
             if isinstance(kind, NumberKind):
                 # A memoryview is the fastest way to store an int or a float.
                 column = stored.data if kind.storage else [None] * len(stored)
