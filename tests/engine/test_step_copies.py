@@ -84,7 +84,7 @@ def log() -> Iterator[ReplayLog]:
 def test_equal_steps_do_not_differ(log: ReplayLog) -> None:
     twin = group_of([partial(Mixed, 3), partial(Mixed, 4)])
     reset(twin)
-    assert twin.replay(log.steps(), log.results()) == ""
+    assert twin.replay(log.copies()) == ""
 
 
 @pytest.mark.parametrize("leaf", LEAVES)
@@ -105,7 +105,7 @@ def test_every_leaf_of_every_environment_is_compared(
     fns = [partial(Mixed, 3 + i, each) for i, each in enumerate(changed)]
     twin = group_of(fns)
     reset(twin)
-    difference = twin.replay(log.steps(), log.results())
+    difference = twin.replay(log.copies())
     assert re.search(found.format(env), difference), difference
 
 

@@ -198,7 +198,7 @@ class Recording:
         """Return the command by which a new worker resumes and then runs ``then``."""
         self.tried = True
         log = self.log
-        return "resume", (log.states, log.steps(), log.results(), packed_registry(), then)
+        return "resume", (log.states, log.copies(), packed_registry(), then)
 
 
 class RecordingDriver(Driver):
@@ -262,19 +262,16 @@ class RecordingDriver(Driver):
         registry = None if self.shares_objects else packed_registry()
         self._driver.submit_and_save(tag, packed, registry, self._log_to_verify())
 
-    def _log_to_verify(self) -> tuple[Any, Any, Any] | None:
+    def _log_to_verify(self) -> tuple[Any, Any] | None:
         """Return the log if a replay of it should be verified now."""
         log = self._replay_log
-        if not (self._verify_next and log.states is not None):
-            return None
-        steps = log.steps()
-        if len(steps) < _MIN_VERIFIED_STEPS:
+        if not self._verify_next or log.states is None or log.count < _MIN_VERIFIED_STEPS:
             return None
         self._verify_next = False
         if self._driver.limits_steps:
             logger.warning(_NOT_VERIFIED, "creating new environments may exceed step_timeout")
             return None
-        return log.states, steps, log.results()
+        return log.states, log.copies()
 
     # -- results ----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_batch import NO_RESTS, InfoBatch, InfoColumns, as_batch
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import NO_EXTRAS, Outcome, StepExtras
-from xuance_envs.engine.group.step_results import StepCopier, StepCopy, StepResult
+from xuance_envs.engine.group.step_results import StepCopier, StepCopy
 from xuance_envs.errors import name_envs
 
 MAX_OVERHEAD = 0.0025  # target share of step time for saving states; recording steps is extra
@@ -100,12 +100,12 @@ class ReplayLog:
         """Return the action leaves of each step."""
         return [self._copier.actions(rows) for rows in self._rows[: self.count]]
 
-    def results(self) -> list[StepResult]:
+    def copies(self) -> list[StepCopy]:
         recorded = zip(self._rows, self._infos, self._reset_infos, self._extras, strict=True)
         found = []
         for rows, infos, resets, extras in islice(recorded, self.count):
             snapshots = ((), infos, NO_RESTS), None if resets is None else ((), resets, NO_RESTS)
-            found.append(self._copier.result(StepCopy(rows, *snapshots, extras)))
+            found.append(StepCopy(rows, *snapshots, extras))
         return found
 
     def update_interval(self, cost: float, duration: float, tag: int) -> None:

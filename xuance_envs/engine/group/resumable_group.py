@@ -23,7 +23,7 @@ from xuance_envs.engine.group.outcome import (
     ResultWithStates,
 )
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
-from xuance_envs.engine.group.step_results import RESTARTED_KEY, Results, StepCopier, Steps
+from xuance_envs.engine.group.step_results import RESTARTED_KEY, StepCopier, StepCopy
 from xuance_envs.errors import EnvError, counted
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ResumableGroup(EnvGroup):
         command: str,
         arguments: Sequence[Any],
         registry: bytes | None,
-        logged: tuple[Any, Any, Any] | None = None,
+        logged: tuple[SavedStates, Sequence[StepCopy]] | None = None,
     ) -> ResultWithStates:
         """Run a command and save all environments; if saving one fails, return no states."""
         verified = ("", "") if logged is None else self.verify_replay(*logged, registry)
@@ -136,8 +136,7 @@ class ResumableGroup(EnvGroup):
     def resume(
         self,
         states: SavedStates,
-        steps: Steps,
-        results: Results,
+        steps: Sequence[StepCopy],
         registry: bytes | None,
         next_command: tuple[str, Sequence[Any]] | None,
     ) -> Any:
@@ -146,7 +145,7 @@ class ResumableGroup(EnvGroup):
             self.states.load_into_new(states, registry)
         except EnvError as error:
             return NotResumed(f"the new worker could not load the saved states: {error}")
-        obstacle = self.replay(steps, results)
+        obstacle = self.replay(steps)
         if obstacle:
             return NotResumed(obstacle)
         self._outcomes.resend_columns()  # the main process has the failed worker's layout
@@ -162,13 +161,14 @@ class ResumableGroup(EnvGroup):
             result = self.outcome()
         return result
 
-    def replay(self, steps: Steps, results: Results) -> str:
+    def replay(self, steps: Sequence[StepCopy]) -> str:
         """Repeat all steps; return the first failure or difference, or an empty text."""
-        copier, first = StepCopier(self.arrays, with_digests=True), ""
-        for number, (actions, expected) in enumerate(zip(steps, results, strict=True), 1):
+        copier = StepCopier(self.arrays, self.arrays.actions.parts, with_digests=True)
+        first = ""
+        for number, step in enumerate(steps, 1):
             repeated = f"in step {number} of {len(steps)} since the last saved states"
             try:
-                outcome = self._step_with_actions(actions)
+                outcome = self._step_with_actions(copier.actions(step.rows))
             except EnvError as error:
                 return first or f"the replay failed {repeated}: {error}"
             if first:
@@ -176,13 +176,13 @@ class ResumableGroup(EnvGroup):
             infos = self._info_columns(False).snapshot()
             resets = self._info_columns(True).snapshot() if outcome.ended else None
             found = copier.result(copier.copy(infos, resets, outcome.rest))
-            difference = expected.difference(found, self._first, self.thaw)
+            difference = copier.result(step).difference(found, self._first, self.thaw)
             if difference is not None:
                 first = f"the replay differs {repeated}: {difference}"
         return first
 
     def verify_replay(
-        self, states: SavedStates, steps: Steps, results: Results, registry: bytes | None
+        self, states: SavedStates, steps: Sequence[StepCopy], registry: bytes | None
     ) -> tuple[str, str]:
         """Repeat steps in new environments; return texts (difference, obstacle), empty if none."""
         try:
@@ -196,7 +196,7 @@ class ResumableGroup(EnvGroup):
                 twin.states.load_into_new(states, registry)
             except EnvError as error:
                 return f"new environments could not load the saved states: {error}", ""
-            difference = twin.replay(steps, results)
+            difference = twin.replay(steps)
             if difference:
                 attribute = self.states.first_difference(twin.states)
                 if attribute is not None:

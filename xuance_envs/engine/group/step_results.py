@@ -89,10 +89,6 @@ class StepResult(NamedTuple):
             yield "reset observation", "differs"
 
 
-Steps = Sequence[Sequence[NDArray[Any]]]  # the action leaves of each step
-Results = Sequence[StepResult]  # of each step
-
-
 _NO_INFOS: Any = (), None, NO_RESTS  # infos of a copy that has only actions
 
 
