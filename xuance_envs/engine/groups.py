@@ -87,12 +87,10 @@ class Groups(ABC):
     ) -> list[Any]:
         """Run a command on some environments and return their values; ``caller`` is for errors."""
         self.check_idle(caller or command)
-        packed = {}
-        order: list[int] = []
-        for k, driver, envs in self.ledger.split_by_group(ids):
-            packed[k] = driver.pack(command, driver.places_of(envs), *arguments(envs))
-            order += envs
-        result_of = dict(zip(order, self.ledger.command(packed, values_of), strict=True))
+        shares = self.ledger.split_by_group(ids)
+        packed = {k: d.pack(command, d.places_of(envs), *arguments(envs)) for k, d, envs in shares}
+        results = self.ledger.command(packed, values_of)
+        result_of = dict(zip([env for *_, envs in shares for env in envs], results, strict=True))
         if command in ("call", "apply", "set_attr"):
             self.masks.invalidate(ids)
         return [result_of[env] for env in ids]

@@ -116,5 +116,4 @@ class InfoCollector:
         else:
             (envs,) = ended.nonzero()
             observation = arrays.reset_observations.take(envs).value
-        infos = self._reset_infos.batch(reset_extras, envs)
-        return EpisodeEnds(ended, observation, infos, envs)
+        return EpisodeEnds(ended, observation, self._reset_infos.batch(reset_extras, envs), envs)

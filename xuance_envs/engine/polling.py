@@ -253,8 +253,7 @@ class InFlight:
         """Return ``groups``, or if there are none, the groups past their deadline."""
         if groups or not self._with_deadline:
             return groups
-        now = monotonic()
-        return {k for k, end in self._reply_deadlines().items() if end < now}
+        return {k for k, end in self._reply_deadlines().items() if end < monotonic()}
 
     def _watch(self, k: int) -> None:
         if self._drivers[k].reply_deadline is not None:

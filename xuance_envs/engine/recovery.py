@@ -290,8 +290,7 @@ class RecordingDriver(Driver):
                 self._recording.write(nan, tag, "step")
             count = log.count
             if self._to_record and log.states is not None:
-                last = None if self._snapshot is None else self._snapshot.last_step
-                count = log.record(last)
+                count = log.record(None if self._snapshot is None else self._snapshot.last_step)
         except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
             self._recording.write_error(error, tag, self._command)
             ran_in_part = isinstance(error, EnvError) and not isinstance(error, StateError)

@@ -116,8 +116,7 @@ class ReplayLog:
         max_steps = max(1, min(self._max_steps, MAX_SECONDS / duration))
         wanted = min(max(min(self._costs) / (MAX_OVERHEAD * duration), 1), max_steps)
         if self.states is not None:  # tags also count requests to other groups
-            steps = self.count + 1
-            self._requests_per_step = max((tag - self._first_tag) / steps, 1)
+            self._requests_per_step = max((tag - self._first_tag) / (self.count + 1), 1)
         per_step = self._requests_per_step
         most = int(math.log2(max_steps * per_step))
         self.interval_log2 = min(math.ceil(math.log2(wanted * per_step)), most)

@@ -136,8 +136,7 @@ class GroupSaver(Saver):
         self, sources: Ids, targets: Ids, fork_rng: bool, *, of_all: bool = False
     ) -> StepInfos:
         if self._last_clone[:2] != (sources, targets):
-            plan = self._clone_plan(sources, targets)
-            self._last_clone = list(sources), list(targets), *plan
+            self._last_clone = list(sources), list(targets), *self._clone_plan(sources, targets)
         _, _, *saving, load_plans = self._last_clone
         with self.transferring():
             saved, facts = self._save_in_groups(*saving)
@@ -156,8 +155,7 @@ class GroupSaver(Saver):
         self.transfer.release()
         # A group that fails here has lost its states anyway.
         with suppress(Exception):
-            drivers = self._ledger.drivers
-            packed = {k: each.pack("discard_states") for k, each in enumerate(drivers)}
+            packed = {k: d.pack("discard_states") for k, d in enumerate(self._ledger.drivers)}
             self._ledger.command(packed, list)
         super().discard()
 

@@ -114,8 +114,7 @@ class ColumnTable:
     ) -> tuple[dict[ArrayKind, int], dict[str, int]] | None:
         """Add a kind to a column; return None if there is no room."""
         taken = set(kinds.values())
-        free = next((code for code in _ARRAY_CODES if code not in taken), None)
-        code = kinds.get(kind, free)
+        code = kinds.get(kind) or next((code for code in _ARRAY_CODES if code not in taken), None)
         sizes = {**sizes, key: max(kind.nbytes, sizes.get(key, 0))}
         if code is None or _pack_starts(sizes)[1] > self._arrays.bytes.shape[1]:
             return None

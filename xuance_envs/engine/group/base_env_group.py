@@ -81,12 +81,9 @@ class BaseEnvGroup:
             raise
 
     def describe(self) -> list[tuple[int, EnvDescription]]:
-        first = EnvDescription.of(self.envs[0])
-        differs = first.spaces.differing
-        other = next((i for i, env in enumerate(self.envs) if differs(spaces_of(env))), 0)
-        described = [(self._first, first)]
-        if other:
-            described.append((self._first + other, EnvDescription.of(self.envs[other])))
+        differs = spaces_of(self.envs[0]).differing
+        others = [i for i, env in enumerate(self.envs) if differs(spaces_of(env))]
+        described = [(self._first + i, EnvDescription.of(self.envs[i])) for i in [0, *others[:1]]]
         return copy.deepcopy(described)
 
     def call(self, places: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:

@@ -44,8 +44,7 @@ class ResumableGroup(EnvGroup):
     def attach(self, arrays: StepArrays) -> None:
         super().attach(arrays)
         group_of = np.zeros(len(self.envs), np.intp)
-        infos = arrays.infos, arrays.reset_infos
-        self._columns = [InfoColumns(each, group_of) for each in infos]
+        self._columns = [InfoColumns(each, group_of) for each in (arrays.infos, arrays.reset_infos)]
 
     def acting_state(self, i: int) -> ActingState:
         after_reset, rest = self._acting_source(i)
