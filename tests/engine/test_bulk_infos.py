@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from info_arrays import info_arrays
 
-from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, InfoRows, LazyRowExtras
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_columns import MAX_COLUMNS, NUMBER_KINDS, kind_of
+from xuance_envs.engine.data.info_writer import BulkInfoWriter, InfoRows, LazyRowExtras
 from xuance_envs.engine.data.step_infos import StepInfos
 
 NUM = 3

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.compat.native_engines import EngineStep, Infos, NativeEngine, make_engine
-from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, InfoRows, LazyRowExtras, info_parts
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Frozen, Kind, kind_of
+from xuance_envs.engine.data.info_writer import BulkInfoWriter, InfoRows, LazyRowExtras, info_parts
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import StepInfos

@@ -17,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from xuance_envs._override import override
-from xuance_envs.engine.data.bulk_infos import rows_of_infos, with_final_infos
+from xuance_envs.engine.data.info_writer import rows_of_infos, with_final_infos
 from xuance_envs.engine.data.space_layout import StepSpaces, map_batch
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.serialization import copy_of

@@ -7,8 +7,9 @@ Everything else forms the *rest*, which is sent separately.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from xuance_envs.engine.data.memory_layout import round_up
 
 MAX_COLUMNS = 64  # maximum number of columns; values of further keys are pickled in the rest
 INFO_BYTES = 1 << 14  # default number of bytes for the arrays in one environment's info
+MAX_REORDERINGS = 8  # maximum number; afterwards, infos with another key order store their order
 ALIGNMENT = 16  # alignment of array columns in bytes; sufficient for every dtype
 
 
@@ -175,3 +177,165 @@ Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]]
 
 # Function that restores an info's rest, and its argument: the copied or pickled rest.
 Frozen = tuple[Callable[[Any], Any], Any]
+
+_FIRST_ARRAY = len(NUMBER_KINDS) + 1
+_ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
+
+
+class ColumnTable:
+    """Columns of a group's infos, one per key, with one cell per environment.
+
+    The cells of a key have room for the largest array so far under this key.
+    """
+
+    def __init__(self, arrays: InfoArrays, on_change: Callable[[], None] = lambda: None) -> None:
+        self.keys: list[str] = []
+        self.slots: dict[str, int] = {}
+        self.version = 0
+        self.layout = NO_COLUMNS
+        self._arrays = arrays
+        self._on_change = on_change
+        self._kinds: dict[ArrayKind, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._reorderings = 0
+        self._pending_relayout: tuple[Any, ...] | None = None
+
+    def code(self, key: Any, kind: Kind) -> int:
+        """Return the code of a kind in a key's column, or 0 if the column does not accept it."""
+        if key not in self.slots:
+            return 0
+        if isinstance(kind, NumberKind):
+            return kind.code
+        if self._sizes.get(key, -1) < kind.nbytes:
+            return 0
+        return self._kinds.get(kind, 0)
+
+    def fits(self, kind: Kind) -> bool:
+        """Return whether a value of this kind would fit if there were no other columns."""
+        return isinstance(kind, NumberKind) or kind.nbytes <= self._arrays.bytes.shape[1]
+
+    def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
+        """Add columns for an info's keys if there is room; this may reorder existing columns."""
+        self.finish_relayout()
+        order = self._merge_order(list(wanted), orders)
+        kinds, sizes = self._with_arrays(order, wanted)
+        if order != self.keys or kinds is not self._kinds:
+            self._relayout(order, kinds, sizes)
+
+    def _merge_order(self, wanted: Sequence[Any], orders: Sequence[Sequence[str]]) -> list[str]:
+        """Return old and new column keys, in the order of ``wanted`` if ``orders`` permit that."""
+        slots = self.slots
+        known = [slots[key] for key in wanted if key in slots]
+        agrees = is_ascending(known)
+        if agrees and len(known) == len(wanted):
+            return self.keys
+        room = MAX_COLUMNS - len(self.keys)
+        new = [key for key in wanted if key not in slots and type(key) is str][:room]
+        order = self.keys.copy()
+        if not agrees and self._reorderings < MAX_REORDERINGS:
+            for slot, other in zip(sorted(known), known, strict=True):
+                order[slot] = self.keys[other]
+            if all([is_ascending(map(order.index, keys)) for keys in orders]):
+                self._reorderings += 1
+            else:
+                order = self.keys.copy()
+        place = len(order)
+        for key in reversed(wanted):
+            if key in slots:
+                place = order.index(key)
+            elif key in new:
+                order.insert(place, key)
+        return order
+
+    def _with_arrays(
+        self, order: Sequence[str], wanted: Mapping[Any, Kind]
+    ) -> tuple[dict[ArrayKind, int], dict[str, int]]:
+        """Add the wanted array kinds; if there is no room, remove unused kinds first."""
+        new = {
+            key: kind
+            for key, kind in wanted.items()
+            if isinstance(kind, ArrayKind) and key in order and not self.code(key, kind)
+        }
+        kinds, sizes = self._kinds, self._sizes
+        for key, kind in new.items():
+            more = self._with_kind(kinds, sizes, key, kind)
+            more = more or self._with_kind(*self._in_use(wanted, kinds, sizes), key, kind)
+            kinds, sizes = more or (kinds, sizes)
+        return kinds, sizes
+
+    def _with_kind(
+        self, kinds: Mapping[ArrayKind, int], sizes: Mapping[str, int], key: str, kind: ArrayKind
+    ) -> tuple[dict[ArrayKind, int], dict[str, int]] | None:
+        """Add a kind to a column; return None if there is no room."""
+        taken = set(kinds.values())
+        code = kinds.get(kind) or next((code for code in _ARRAY_CODES if code not in taken), None)
+        sizes = {**sizes, key: max(kind.nbytes, sizes.get(key, 0))}
+        if code is None or _pack_starts(sizes)[1] > self._arrays.bytes.shape[1]:
+            return None
+        return {**kinds, kind: code}, sizes
+
+    def _in_use(
+        self, wanted: Mapping[Any, Kind], kinds: Mapping[ArrayKind, int], sizes: Mapping[str, int]
+    ) -> tuple[dict[ArrayKind, int], dict[str, int]]:
+        """Return the array kinds that are in use or wanted, and the column sizes for them."""
+        kind_of = {code: kind for kind, code in kinds.items()}
+        used: dict[str, set[ArrayKind]] = {}
+        for key in sizes:
+            codes = self._arrays.kinds[self.slots[key]].tolist() if key in self.slots else []
+            found = {kind_of[code] for code in set(codes) if code in kind_of}
+            kind = wanted.get(key)
+            if isinstance(kind, ArrayKind) and kind in kinds:
+                found.add(kind)
+            if found:
+                used[key] = found
+        all_used = set().union(*used.values())
+        return (
+            {kind: code for kind, code in kinds.items() if kind in all_used},
+            {key: max([kind.nbytes for kind in found]) for key, found in used.items()},
+        )
+
+    def _relayout(
+        self, order: Sequence[str], kinds: dict[ArrayKind, int], sizes: dict[str, int]
+    ) -> None:
+        unused = iter(range(len(self.keys), MAX_COLUMNS))
+        sources = [self.slots[key] if key in self.slots else next(unused) for key in order]
+        starts, nbytes = _pack_starts(sizes)
+        moved = np.zeros((len(self._arrays.bytes), nbytes), np.uint8)
+        for key, start in starts.items():
+            if kept := min(sizes[key], self._sizes.get(key, 0)):
+                old = self.layout.starts[self.slots[key]]
+                moved[:, start : start + kept] = self._arrays.bytes[:, old : old + kept]
+        relaid = InfoArrays(self._arrays.cells[sources], self._arrays.kinds[sources], moved)
+        kind_of = {code: kind for kind, code in kinds.items()}
+        codes = range(_FIRST_ARRAY, max(kind_of, default=0) + 1)
+        layout = ColumnLayout(
+            tuple(order),
+            tuple([starts.get(key, 0) for key in order]),
+            tuple(map(kind_of.get, codes)),
+            nbytes,
+        )
+        self._on_change()
+        slots = {key: slot for slot, key in enumerate(order)}
+        self._pending_relayout = order, relaid, kinds, sizes, layout, slots, self.version + 1
+        self.finish_relayout()
+
+    def finish_relayout(self) -> None:
+        """Apply the pending layout; call this again after an interrupt."""
+        if (pending := self._pending_relayout) is not None:
+            order, relaid, self._kinds, self._sizes, self.layout, self.slots, self.version = pending
+            self._arrays.cells[: len(order)] = relaid.cells
+            self._arrays.kinds[: len(order)] = relaid.kinds
+            self._arrays.bytes[:, : relaid.bytes.shape[1]] = relaid.bytes
+            self.keys[:] = order
+            self._pending_relayout = None
+
+
+def is_ascending(slots: Iterable[int]) -> bool:
+    return all([one <= other for one, other in pairwise(slots)])
+
+
+def _pack_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Return each column's byte offset, and the end of the last column."""
+    ends = accumulate([round_up(size, ALIGNMENT) for size in sizes.values()], initial=0)
+    starts = dict(zip(sizes, ends, strict=False))
+    return starts, max([starts[key] + size for key, size in sizes.items()], default=0)

@@ -8,8 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from xuance_envs.engine.data.column_table import ColumnTable
-from xuance_envs.engine.data.info_columns import ColumnLayout
+from xuance_envs.engine.data.info_columns import ColumnLayout, ColumnTable
 
 STATE_COMMANDS = frozenset(("run_and_save", "resume")).union(
     ("save_states", "copy_saved_states", "verify_saving"),
