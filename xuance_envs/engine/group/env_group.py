@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from xuance_envs.engine.data.info_writer import InfoWriter
-from xuance_envs.engine.data.mask_layout import MASK_METHOD
+from xuance_envs.engine.data.mask_layout import MASK_METHOD, store_mask
 from xuance_envs.engine.data.reward_rows import rewards_of
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup
-from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import OK, Autoreset, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.recipe import reset_arguments
-from xuance_envs.engine.group.single_env import ResetOnStep, to_bool
+from xuance_envs.engine.group.single_env import ResetOnStep, find_layer, get_attribute, to_bool
 from xuance_envs.engine.group.step_clock import NO_ACTIVE_ENV, StepClock
-from xuance_envs.engine.group.step_results import RESTARTED_KEY, StepDigests
+from xuance_envs.engine.group.step_results import StepDigests
 
 _NOT_STARTED = 0, NO_RESULT
 _ALL = slice(None)
@@ -30,6 +32,53 @@ _ALL = slice(None)
 # Raised when a value does not fit a fast row. Older NumPy versions warn when an array is converted
 # to a number.
 _STORE_ERRORS = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
+
+# Raised when a mask does not fit a fast row.
+_MASK_ERRORS = (LookupError, TypeError, ValueError, NotImplementedError, BufferError)
+
+
+class GroupMasks:
+    """Action masks from the methods of a group's environments."""
+
+    def __init__(self, rows: SpaceRows | None, pending: NDArray[np.bool_]) -> None:
+        self.mask_methods: dict[int, Callable[[], Any]] = {}
+        self.current_env = 0
+        self._rows = rows
+        self._pending = memoryview(pending)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        flat = None if rows is None else rows.flat
+        # One per environment: assignment checks and copies a bool array in C.
+        self._memoryviews = [] if flat is None else [memoryview(row) for row in flat]
+
+    def add(self, env: Any, i: int, read: bool) -> list[Any] | None:
+        """Store environment i's mask method; return its mask if it should and can be read."""
+        owner = find_layer(env, MASK_METHOD)
+        if owner is None:
+            return None
+        self.mask_methods[i] = get_attribute(owner, MASK_METHOD)
+        if self._rows is None or not read:
+            return None
+        try:
+            self.update([i], [0])
+        except BaseException:
+            del self.mask_methods[i]
+            raise
+        return [part[i] for part in self._rows.parts]
+
+    def update(self, places: Iterable[int], active_env: Any) -> None:
+        """Call the stored mask methods for ``places``, except while a reset is pending."""
+        pending, memoryviews = self._pending, self._memoryviews
+        for i in places:
+            method = self.mask_methods.get(i)
+            if method is None or pending[i]:
+                continue
+            self.current_env = i
+            active_env[0] = i + 1
+            mask = method()
+            try:
+                memoryviews[i][_ALL] = mask
+            except _MASK_ERRORS:
+                assert self._rows is not None
+                store_mask(self._rows, i, mask)
 
 
 class EnvGroup(BaseEnvGroup):
@@ -160,25 +209,6 @@ class EnvGroup(BaseEnvGroup):
                 raise self._failure(i, error) from error
             self.arrays.pending[i] = False
             self._step_targets[i] = self._targets[i]
-            self._update_masks([i])
-        return self.outcome()
-
-    def reset_after_restart(
-        self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]], places: Sequence[int]
-    ) -> Outcome:
-        """Reset environments after a worker restart, and report their episodes as truncated."""
-        self._begin_for(places)
-        for i in places:
-            self._rewards[i] = self._zero_reward
-            self._infos.write(i, {**infos[i], RESTARTED_KEY: True})
-            self.arrays.truncated[i] = self._ended = True
-            given = reset_arguments(seeds[i])
-            try:
-                if self._autoreset is Autoreset.DISABLED:
-                    self._call_reset(i, given)  # seeds the generator; the user resets again
-                self._end_episode(i, given)
-            except BaseException as error:
-                raise self._failure(i, error) from error
             self._update_masks([i])
         return self.outcome()
 

@@ -22,6 +22,7 @@ from xuance_envs.engine.group.outcome import (
     Outcome,
     ResultWithStates,
 )
+from xuance_envs.engine.group.recipe import reset_arguments
 from xuance_envs.engine.group.single_env import ResetOnStep, spaces_of
 from xuance_envs.engine.group.step_results import RESTARTED_KEY, StepCopier, StepCopy
 from xuance_envs.errors import EnvError, counted
@@ -159,6 +160,25 @@ class ResumableGroup(EnvGroup):
                 self._infos.write(i, {**batch.build(i, i), RESTARTED_KEY: True})
             result = self.outcome()
         return result
+
+    def reset_after_restart(
+        self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]], places: Sequence[int]
+    ) -> Outcome:
+        """Reset environments after a worker restart, and report their episodes as truncated."""
+        self._begin_for(places)
+        for i in places:
+            self._rewards[i] = self._zero_reward
+            self._infos.write(i, {**infos[i], RESTARTED_KEY: True})
+            self.arrays.truncated[i] = self._ended = True
+            given = reset_arguments(seeds[i])
+            try:
+                if self._autoreset is Autoreset.DISABLED:
+                    self._call_reset(i, given)  # seeds the generator; the user resets again
+                self._end_episode(i, given)
+            except BaseException as error:
+                raise self._failure(i, error) from error
+            self._update_masks([i])
+        return self.outcome()
 
     def replay(self, steps: Sequence[StepCopy]) -> str:
         """Repeat all steps; return the first failure or difference, or an empty text."""
