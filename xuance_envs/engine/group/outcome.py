@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from xuance_envs.engine.data.info_columns import ColumnLayout, ColumnTable
+from xuance_envs.engine.data.info_columns import ColumnLayout
+from xuance_envs.engine.data.info_writer import BulkInfoWriter, InfoWriter
 
 STATE_COMMANDS = frozenset(("run_and_save", "resume")).union(
     ("save_states", "copy_saved_states", "verify_saving"),
@@ -75,17 +76,12 @@ OK = Outcome()
 EPISODE_ENDED = Outcome(ended=True)
 
 
-class _Writer(Protocol):
-    table: ColumnTable
-    rest: dict[int, Any]
-
-
 @dataclass(eq=False)
 class OutcomeBuilder:
     """Builder of outcomes; it reports each new column layout only once."""
 
-    _infos: _Writer
-    _reset_infos: _Writer
+    _infos: InfoWriter | BulkInfoWriter
+    _reset_infos: InfoWriter | BulkInfoWriter
     _watched: Collection[int] = ()
     _observations: Sequence[Sequence[Any]] = ()
     _reset_observations: Sequence[Sequence[Any]] = ()
