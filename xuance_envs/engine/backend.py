@@ -32,8 +32,6 @@ Timeouts = tuple[float | None, float | None]  # for steps and other commands; fo
 
 
 class WorkerDriver(Driver):
-    """Driver of a group in a worker."""
-
     def __init__(self, lo: int, hi: int, timeouts: Timeouts = (None, None)) -> None:
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()

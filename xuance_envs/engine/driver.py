@@ -32,7 +32,6 @@ class Driver(ABC):
         self.hi = hi
 
     def places_of(self, envs: Sequence[int]) -> list[int]:
-        """Return the positions of the given environments in the group."""
         return [env - self.lo for env in envs]
 
     @property
@@ -182,8 +181,6 @@ class LocalDriver(ObjectDriver):
 
 
 class GroupDriver(LocalDriver, SavingDriver):
-    """Driver of a group in this process."""
-
     def __init__(self, group: ResumableGroup) -> None:
         self._group = group
         self.survives_fork = group.survives_fork

@@ -36,8 +36,6 @@ class Poller(ABC):
 
 
 class FdPoller(Poller):
-    """Poller over the drivers' file descriptors."""
-
     def __init__(self, drivers: Sequence[Driver], spin: float) -> None:
         self._drivers = drivers
         self._spin = spin

@@ -82,7 +82,6 @@ def all_of(calls: Calls) -> Awaitable[Any]:
 
 
 async def started(*call: Any) -> Any:
-    """Make a call and await it."""
     return await start(*call)
 
 

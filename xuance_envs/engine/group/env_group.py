@@ -87,7 +87,6 @@ class EnvGroup(BaseEnvGroup):
     def attach(self, arrays: StepArrays) -> None:
         n = len(self.envs)
         self.arrays = arrays
-        self._observations = arrays.observations
         self._places = range(n)
         self._rows: list[Row] = arrays.observations.rows(n, self._freeze)
         self._reset_rows: list[Row] = arrays.reset_observations.rows(n, self._freeze)
@@ -189,7 +188,7 @@ class EnvGroup(BaseEnvGroup):
         if self._masks.mask_methods:
             self._update_masks(self._masks.mask_methods if places is None else places)
         if self.arrays.outputs is not None:
-            self.arrays.outputs.fill(self._observations)
+            self.arrays.outputs.fill(self.arrays.observations)
         if self._digests is not None:
             self._digests.update(with_resets=self._last_reset >= 0)
         self.clock.stop(began)
@@ -204,7 +203,7 @@ class EnvGroup(BaseEnvGroup):
             given = reset_arguments(seed, options)
             self._rewards[i] = self._zero_reward
             try:
-                self._reset(i, (self._observations, self._rows, self._infos), given)
+                self._reset(i, (self.arrays.observations, self._rows, self._infos), given)
             except BaseException as error:
                 raise self._failure(i, error) from error
             self.arrays.pending[i] = False
@@ -232,7 +231,7 @@ class EnvGroup(BaseEnvGroup):
         """Begin a command for some environments; the acting states of the others do not change."""
         others = {i: self._acting_source(i) for i in range(len(self.envs)) if i not in places}
         self._begin(actions)
-        storages = self._observations.objects, self.arrays.reset_observations.objects
+        storages = self.arrays.observations.objects, self.arrays.reset_observations.objects
         for values, firsts in zip(*storages, strict=True):  # the outcome reports all of them
             for i, (after_reset, _) in others.items():
                 if after_reset:
@@ -287,7 +286,7 @@ class EnvGroup(BaseEnvGroup):
 
     def _store(self, i: int, observation: Any, reward: Any) -> None:
         """Store an observation and a reward that the fast rows rejected."""
-        self._store_observation(i, self._observations, self._rows, observation)
+        self._store_observation(i, self.arrays.observations, self._rows, observation)
         self._put_reward(i, reward)
 
     def _store_observation(self, i: int, storage: SpaceRows, rows: list[Row], value: Any) -> None:

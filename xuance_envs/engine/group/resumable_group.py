@@ -50,7 +50,7 @@ class ResumableGroup(EnvGroup):
     def acting_state(self, i: int) -> ActingState:
         after_reset, rest = self._acting_source(i)
         rests = {} if rest is None else {i: (self.thaw, rest)}
-        storage = self.arrays.reset_observations if after_reset else self._observations
+        storage = self.arrays.reset_observations if after_reset else self.arrays.observations
         leaves = [
             (None if part[i] is None else self.thaw(part[i]))
             if isinstance(part, list)
@@ -66,7 +66,7 @@ class ResumableGroup(EnvGroup):
         )
 
     def fits_observation_space(self, leaves: Sequence[Any]) -> bool:
-        parts = self._observations.parts
+        parts = self.arrays.observations.parts
         return len(leaves) == len(parts) and all(
             isinstance(part, list)
             or (
@@ -81,7 +81,7 @@ class ResumableGroup(EnvGroup):
         """Replace the acting states of environments whose states were loaded."""
         self._begin_for(acting_states)
         for i, acting_state in acting_states.items():
-            for part, leaf in zip(self._observations.parts, acting_state.leaves, strict=True):
+            for part, leaf in zip(self.arrays.observations.parts, acting_state.leaves, strict=True):
                 is_object = isinstance(part, list) and leaf is not None
                 part[i] = self._freeze(leaf) if is_object else leaf
             self._infos.write(i, acting_state.info)
