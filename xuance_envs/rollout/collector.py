@@ -10,13 +10,13 @@ import torch
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.advantages import generalized_advantages
-from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
+from xuance_envs.rollout.agents import Agent, MultiAgent
 from xuance_envs.rollout.env_adapters import MultiAgentEnvs, Scalarize
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.playing import RolloutLoop
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.rollout.results import RESULTS, check_end_values
-from xuance_envs.rollout.storage import Rollout, SegmentEnds
+from xuance_envs.rollout.storage import Rollout
 from xuance_envs.vector_envs.options import AutoBool
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -275,16 +275,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
             )
         return advantages.reshape(self.acted.shape)
 
-    def _check_numbers(self, rollout: Rollout) -> None:
-        *_, acted = rollout.results
-        checked_numbers("values", rollout.values.masked_fill(~acted, 0.0))
-        checked_numbers("log_probs", rollout.log_probs.masked_fill(~acted, 0.0))
-
-    def _as_leaf(self, states: torch.Tensor) -> torch.Tensor:
-        return states
-
-    def _set_results(self, rollout: Rollout, ends: SegmentEnds) -> None:
-        super()._set_results(rollout, ends)
+    def _set_results(self, rollout: Rollout) -> None:
+        super()._set_results(rollout)
         self.obs, self.states = self.states["obs"], self.states.get("state")
         self.end_obs, self.end_states = self.end_states["obs"], self.end_states.get("state")
         *_, self.acted = rollout.results

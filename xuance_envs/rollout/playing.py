@@ -6,11 +6,9 @@ import operator
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
@@ -28,7 +26,7 @@ from xuance_envs.rollout.halves import (
 )
 from xuance_envs.rollout.recorder import GifRecorder, image_of
 from xuance_envs.rollout.results import RolloutResults, total_return_of
-from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
+from xuance_envs.rollout.storage import Rollout, RolloutStorage
 from xuance_envs.vector_envs.options import AutoBool
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -100,23 +98,24 @@ class RolloutLoop(RolloutResults, AgentLoop):
             VecEnvError: as in :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         self._reset_if_interrupted()
-        self._release_results()
+        # Drop all references to the last rollout, so that its memory can be reused.
+        self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
+        self.drop_results()
         rollout = self._storage.begin()
         self.statistics.clear_finished()
         rows = rollout.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
-        ends = SegmentEnds(self._layout, self.num_envs)
         self._stored_masks = []
         with torch.no_grad():
-            self._play(rollout, ends)
+            self._play(rollout)
         self._storage.send(rollout)
         self._check_numbers(rollout)
-        self._set_results(rollout, ends)
+        self._set_results(rollout)
         self.action_masks = torch.stack(self._stored_masks) if self._stored_masks else None
         self._stored_masks = []
 
-    def _play(self, rollout: Rollout, ends: SegmentEnds) -> None:
+    def _play(self, rollout: Rollout) -> None:
         steps = iter(self._progress_bar())
         done = 0
         while (left := self.steps_per_env - done) > 0:
@@ -126,30 +125,29 @@ class RolloutLoop(RolloutResults, AgentLoop):
             count = min(left, STEPS_PER_TURN) if tried else left
             start = perf_counter()
             if masks or (self._trial.halves if tried else self.halves) == 1:
-                self._play_whole(rollout, islice(steps, count), ends)
+                self._play_whole(rollout, islice(steps, count))
             else:
-                self._play_in_halves(rollout, islice(steps, count), done, done + count, ends)
+                self._play_in_halves(rollout, islice(steps, count), done, done + count)
             if tried:
                 self.halves = self._trial.record(perf_counter() - start, count)
             done += count
         for _ in steps:  # none are left; this closes the progress bar
             pass
 
-    def _play_whole(self, rollout: Rollout, steps: Iterable[int], ends: SegmentEnds) -> None:
+    def _play_whole(self, rollout: Rollout, steps: Iterable[int]) -> None:
         rows = rollout.state_rows
         for t in steps:
-            actions, log_probs, values = self._query_agent(self.t_states, self.num_envs)
-            self._start_step(self._transfer.receive(actions))
+            outputs = self._query_agent(self.t_states, self.num_envs)
+            self._start_step(self._transfer.receive(outputs[0]))
             # Meanwhile, the worker processes step.
             if self._masks is not None:
                 self._stored_masks.append(self._masks)
-            rollout.store_outputs(t, actions, log_probs, values)
+            rollout.store_outputs(t, outputs)
             parts, step = self._finish_step(rows[t + 1])
-            rollout.store_results(t, step.results)
-            self._store_segment_ends(rollout, t, 0, step.segment_ends, parts, ends)
+            rollout.store_step(t, step, parts)
 
     def _play_in_halves(
-        self, rollout: Rollout, steps: Iterable[int], start: int, stop: int, ends: SegmentEnds
+        self, rollout: Rollout, steps: Iterable[int], start: int, stop: int
     ) -> None:
         """Step the halves in turn; no step is pending before or after this call."""
         halves = [Half(lo, hi, self._layout) for lo, hi in self._bounds]
@@ -165,7 +163,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
                     batch = self._envs.recv(half.outstanding)
                     for each in halves:
                         each.add(*batch)
-                self._finish_turn(half, part, t, ends)
+                self._finish_turn(half, part, t)
                 if t + 1 < stop:
                     self._send(half, part, t + 1)
         self.t_states = rollout.state_rows[stop].states
@@ -173,54 +171,32 @@ class RolloutLoop(RolloutResults, AgentLoop):
 
     def _send(self, half: Half, part: Rollout, t: int) -> None:
         states = part.state_rows[t].states
-        actions, log_probs, values = self._query_agent(states, len(half.env_ids))
-        for_envs = self._action_layout.for_envs(self._transfer.receive(actions))
+        outputs = self._query_agent(states, len(half.env_ids))
+        for_envs = self._action_layout.for_envs(self._transfer.receive(outputs[0]))
         self.vec_env.send(for_envs, half.env_ids)
-        part.store_outputs(t, actions, log_probs, values)
+        part.store_outputs(t, outputs)
 
-    def _finish_turn(self, half: Half, part: Rollout, t: int, ends: SegmentEnds) -> None:
+    def _finish_turn(self, half: Half, part: Rollout, t: int) -> None:
         step = half.step()
         self._just_reset[half.lo : half.hi] = step.ended
         parts, _ = self._record_step(half.lo, part.state_rows[t + 1], step)
-        part.store_results(t, step.results)
-        self._store_segment_ends(part, t, half.lo, step.segment_ends, parts, ends)
-
-    def _store_segment_ends(
-        self,
-        rollout: Rollout,
-        t: int,
-        first: int,
-        places: NDArray[np.intp],
-        parts: Sequence[NDArray[Any]],
-        ends: SegmentEnds,
-    ) -> None:
-        """Store the last observations of the segments that end with this step."""
-        if t == self.steps_per_env - 1:
-            rollout.truncate_unfinished()
-            places = np.arange(len(parts[0]))
-        if len(places):
-            ends.add(first, places, parts)
-
-    def _release_results(self) -> None:
-        """Drop all references to the last rollout, so that its memory can be reused."""
-        self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
-        self.drop_results()
+        part.store_step(t, step, parts)
 
     def _check_numbers(self, rollout: Rollout) -> None:
-        checked_numbers("values", rollout.values)
-        checked_numbers("log_probs", rollout.log_probs)
+        _, log_probs, values = rollout.outputs
+        idle = [~acted for acted in rollout.results[3:]]
+        for name, outputs in (("values", values), ("log_probs", log_probs)):
+            checked_numbers(name, outputs.masked_fill(idle[0], 0.0) if idle else outputs)
 
-    def _as_leaf(self, states: torch.Tensor) -> torch.Tensor:
-        return states.requires_grad_(states.is_floating_point())
-
-    def _set_results(self, rollout: Rollout, ends: SegmentEnds) -> None:
-        states = [self._as_leaf(part[:-1].detach()) for part in rollout.states]
+    def _set_results(self, rollout: Rollout) -> None:
+        states = [part[:-1].detach() for part in rollout.states]
+        for part in states:
+            part.requires_grad_(part.is_floating_point() and not self._envs.team)
         self.states = self._layout.whole(states)
-        self.actions, self.log_probs = rollout.actions, rollout.log_probs
-        self.values = rollout.values
+        self.actions, self.log_probs, self.values = rollout.outputs
         self.rewards, self.done_flags, self.trunc_flags = rollout.results[:3]
-        self.end_states = ends.states()
-        self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
+        self.end_states = rollout.ends.states()
+        self.ep_counts = torch.from_numpy(rollout.ends.counts(self.num_envs)).to(self.device)
         self.total_return = total_return_of(rollout.hosts[0], self._reward_shape)
 
     def test_agent(self, render_every: int) -> None:
@@ -245,22 +221,18 @@ class RolloutLoop(RolloutResults, AgentLoop):
         self.recorder = None
         try:
             self.vec_reset()
-            self._play_for_images(render_every)
+            self.images = [[] for _ in range(self.num_envs)]
+            with torch.no_grad():
+                for t in tqdm(range(self.steps_per_env), desc="Recording", unit=" steps"):
+                    if t % render_every == 0:
+                        frames = self.vec_env.render(RENDER_MODE)
+                        for images, frame in zip(self.images, frames, strict=True):
+                            images.append(image_of(frame))
+                    self.vec_step(self._query_agent(self.t_states, self.num_envs)[0])
         finally:
             self.recorder, self.global_steps = recorder, global_steps
             self._must_reset = True
         self.vec_reset()
-
-    def _play_for_images(self, render_every: int) -> None:
-        self.images = [[] for _ in range(self.num_envs)]
-        steps = tqdm(range(self.steps_per_env), desc="Recording", unit=" steps")
-        with torch.no_grad():
-            for t in steps:
-                if t % render_every == 0:
-                    frames = self.vec_env.render(RENDER_MODE)
-                    for images, frame in zip(self.images, frames, strict=True):
-                        images.append(image_of(frame))
-                self.vec_step(self._query_agent(self.t_states, self.num_envs)[0])
 
     def _progress_bar(self) -> Iterable[int]:
         steps = range(self.steps_per_env)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xuance_envs.rollout.agents import ActionLayout
+from xuance_envs.rollout.agents import ActionLayout, AgentOutputs
+from xuance_envs.rollout.env_adapters import LoopStep
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
 
@@ -22,8 +23,8 @@ class RolloutStorage:
         layout: StateLayout,
         actions: ActionLayout,
         transfer: Transfer,
-        team: tuple[int, ...] = (),
-        reward_shape: tuple[int, ...] = (),
+        team: tuple[int, ...],
+        reward_shape: tuple[int, ...],
     ) -> None:
         shape = steps, num_envs, *team
         values = (*shape, *reward_shape), torch.float32
@@ -43,28 +44,19 @@ class RolloutStorage:
         """Allocate a rollout; reuse the memory of earlier rollouts that nothing references."""
         # Environments write into host memory. The agent needs the states on its device at each
         # step. Rewards and flags follow together in `send`.
-        states = [make() for make in self._make_states]
-        results = [make() for make in self._make_results]
+        makers = self._make_states, self._make_outputs, self._make_results
+        states, outputs, results = ([make() for make in each] for each in makers)
         self._transfer.wait(self._mark)
-        return Rollout(
-            states,
-            self._rows(states, 0, states[0].shape[1]),
-            [make() for make in self._make_outputs],
-            results,
-            [host.numpy() for host in self._hosts or results],
-        )
+        hosts = [host.numpy() for host in self._hosts or results]
+        rows = self._rows(states, 0, states[0].shape[1])
+        return Rollout(states, rows, outputs, results, hosts, SegmentEnds(self._layout))
 
-    def part(self, rollout: Rollout, lo: int, hi: int) -> Rollout:
+    def part(self, whole: Rollout, lo: int, hi: int) -> Rollout:
         """Return a view of a rollout's environments ``lo`` to ``hi - 1``."""
-        states = [part[:, lo:hi] for part in rollout.states]
-        outputs = rollout.actions, rollout.log_probs, rollout.values
-        return Rollout(
-            states,
-            self._rows(states, lo, hi),
-            [tensor[:, lo:hi] for tensor in outputs],
-            [tensor[:, lo:hi] for tensor in rollout.results],
-            [host[:, lo:hi] for host in rollout.hosts],
-        )
+        kinds: Any = whole.states, whole.outputs, whole.results, whole.hosts
+        states, outputs, results, hosts = ([each[:, lo:hi] for each in kind] for kind in kinds)
+        rows = self._rows(states, lo, hi)
+        return Rollout(states, rows, outputs, results, hosts, whole.ends, lo)
 
     def _rows(self, states: list[torch.Tensor], lo: int, hi: int) -> list[StateSlot]:
         if (lo, hi) not in self._stages:
@@ -89,45 +81,48 @@ class Rollout:
         outputs: Sequence[torch.Tensor],
         results: Sequence[torch.Tensor],
         hosts: Sequence[NDArray[Any]],
+        ends: SegmentEnds,
+        first: int = 0,
     ) -> None:
         self.states = states
         self.state_rows = state_rows
-        self.actions, self.log_probs, self.values = outputs
+        self.outputs = outputs
         self.results = results
         self.hosts = hosts
+        self.ends = ends
+        self._first = first
         self._output_rows = list(zip(*(output.unbind() for output in outputs), strict=True))
         self._result_rows = list(zip(*hosts, strict=True))
 
-    def store_outputs(
-        self, t: int, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor
-    ) -> None:
-        action_row, log_prob_row, value_row = self._output_rows[t]
-        action_row.copy_(actions)
-        log_prob_row.copy_(log_probs)
-        value_row.copy_(values)
+    def store_outputs(self, t: int, outputs: AgentOutputs) -> None:
+        for row, output in zip(self._output_rows[t], outputs, strict=True):
+            row.copy_(output)
 
-    def store_results(self, t: int, results: Sequence[NDArray[Any]]) -> None:
-        for row, result in zip(self._result_rows[t], results, strict=True):
+    def store_step(self, t: int, step: LoopStep, parts: Sequence[NDArray[Any]]) -> None:
+        """Store a step's results, and the observations of the segments that end with it."""
+        for row, result in zip(self._result_rows[t], step.results, strict=True):
             row[...] = result
-
-    def truncate_unfinished(self) -> None:
-        """Mark unfinished episodes as truncated at the last step."""
-        _, terminated, truncated, *acted = (host[-1] for host in self.hosts)
-        unfinished = (terminated | truncated) == 0
-        truncated[np.logical_and.reduce([unfinished, *acted])] = 1
+        places = step.segment_ends
+        if t == len(self._result_rows) - 1:  # unfinished episodes count as truncated
+            _, terminated, truncated, *acted = self._result_rows[t]
+            unfinished = (terminated | truncated) == 0
+            truncated[np.logical_and.reduce([unfinished, *acted])] = 1
+            places = np.arange(len(parts[0]))
+        if len(places):
+            self.ends.add(self._first + places, [part.take(places, axis=0) for part in parts])
 
 
 class SegmentEnds:
-    def __init__(self, layout: StateLayout, num_envs: int) -> None:
+    """The last observations of a rollout's segments."""
+
+    def __init__(self, layout: StateLayout) -> None:
         self._layout = layout
-        self._num_envs = num_envs
         self._envs: list[NDArray[np.intp]] = []
         self._parts: list[list[NDArray[Any]]] = []
 
-    def add(self, first: int, places: NDArray[np.intp], parts: Sequence[NDArray[Any]]) -> None:
-        """Store copies of the observations at ``places``."""
-        self._envs.append(first + places)
-        self._parts.append([part.take(places, axis=0) for part in parts])
+    def add(self, envs: NDArray[np.intp], parts: list[NDArray[Any]]) -> None:
+        self._envs.append(envs)
+        self._parts.append(parts)
 
     def states(self) -> Any:
         """Return the last states, ordered by environment, then by time."""
@@ -136,7 +131,6 @@ class SegmentEnds:
         row.write([np.concatenate(part)[order] for part in zip(*self._parts, strict=True)])
         return row.states
 
-    def counts(self) -> NDArray[np.int32]:
+    def counts(self, num_envs: int) -> NDArray[np.int32]:
         """Return the number of segments of each environment, ``(num_envs,)``."""
-        found = np.bincount(np.concatenate(self._envs), minlength=self._num_envs)
-        return found.astype(np.int32)
+        return np.bincount(np.concatenate(self._envs), minlength=num_envs).astype(np.int32)
