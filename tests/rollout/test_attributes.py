@@ -12,7 +12,7 @@ from gymnasium import spaces
 from play_envs import PlayEnv
 from rollout_reference import Player, Reference, StagedTransfer, converter, parts_of
 
-import xuance_envs.rollout.agent_loop as loop_module
+import xuance_envs.rollout.results as results_module
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv
 from xuance_envs.engine.data import buffer_pool
 
@@ -61,7 +61,7 @@ LENGTHS = ((3, 1, 4), (2, 5), (1,), (7, 2), (30,))
 @pytest.fixture(params=["here", "staged"])
 def device_kind(request, monkeypatch):
     if request.param == "staged":
-        monkeypatch.setattr(loop_module, "Transfer", StagedTransfer)
+        monkeypatch.setattr(results_module, "Transfer", StagedTransfer)
 
 
 def env_fns(observation_space, action_space, **options):

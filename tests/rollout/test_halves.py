@@ -14,7 +14,7 @@ from gymnasium import spaces
 from play_envs import Meeting, PlayEnv, Uneven
 from rollout_reference import Player, StagedTransfer, parts_of
 
-import xuance_envs.rollout.agent_loop as loop_module
+import xuance_envs.rollout.results as results_module
 from xuance_envs import (
     DummyVecEnv,
     EnvError,
@@ -59,7 +59,7 @@ def played(envs, agent, rollouts=3, steps=6, **options):
 @pytest.mark.parametrize("space", SPACES)
 def test_every_attribute_is_that_of_all_at_once(space, staged, monkeypatch):
     if staged:
-        monkeypatch.setattr(loop_module, "Transfer", StagedTransfer)
+        monkeypatch.setattr(results_module, "Transfer", StagedTransfer)
     expected = played(DummyVecEnv(env_fns(SPACES[space])), Thinker())
     assert_same(played(workers(env_fns(SPACES[space])), Thinker(), halves=2), expected)
 

@@ -14,7 +14,7 @@ from agents_envs import FOREVER, MIXED, Herd, Uneven
 from checkpoints import through_torch
 from rollout_reference import StagedTransfer
 
-import xuance_envs.rollout.agent_loop as loop_module
+import xuance_envs.rollout.results as results_module
 from xuance_envs import MultiAgentVecEnv, RolloutCollector, SyncVecEnv
 from xuance_envs.rollout.recorder import GifRecorder
 
@@ -159,7 +159,7 @@ def test_halves_leave_what_all_at_once_leave(staged: bool, monkeypatch: Any) -> 
     with RolloutCollector(herds(4), Thinking(), 6, seed=2) as collector:
         expected = rollouts(collector, 3)
     if staged:
-        monkeypatch.setattr(loop_module, "Transfer", StagedTransfer)
+        monkeypatch.setattr(results_module, "Transfer", StagedTransfer)
     for options in ({"in_series": 2}, {"in_series": 1, "copy": False}):
         envs = herds(4, "subproc", **options)
         with RolloutCollector(envs, Thinking(), 6, seed=2, halves=2) as collector:

@@ -9,29 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.errors import StateError, counted
-from xuance_envs.rollout.agents import (
-    ActionLayout,
-    AgentOutputs,
-    checked_answer,
-    device_of,
-    squeezed,
-)
-from xuance_envs.rollout.env_adapters import LoopStep, MultiAgentEnvs, Scalarize, SingleAgentEnvs
-from xuance_envs.rollout.episode_statistics import EpisodeHistory, EpisodeMetrics
+from xuance_envs.rollout.agents import AgentOutputs, squeezed
+from xuance_envs.rollout.env_adapters import LoopStep, MultiAgentEnvs, SingleAgentEnvs
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
-from xuance_envs.rollout.state_layout import StateLayout, StateSlot
-from xuance_envs.rollout.transfer import Transfer
-from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
-from xuance_envs.vector_envs.options import AutoBool
+from xuance_envs.rollout.results import RolloutResults
+from xuance_envs.rollout.state_layout import StateSlot
 
 RENDER_MODE = "rgb_array"
 """Render mode of recordings and test images."""
 
 
-class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
+class AgentLoop(RolloutResults):
     """A loop that steps a vectorized environment with an agent's actions.
 
     :class:`~xuance_envs.rollout.collector.RolloutCollector` describes the arguments.
@@ -51,41 +41,11 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
 
     _envs_class: type[SingleAgentEnvs] | type[MultiAgentEnvs] = SingleAgentEnvs
 
-    def __init__(
-        self,
-        vec_env: Any,
-        agent: Any,
-        *,
-        device: torch.device | str | None,
-        state_dtype: torch.dtype,
-        channels_first: AutoBool,
-        recorder: GifRecorder | None,
-        window: int,
-        seed: int | Sequence[int | None] | None,
-        scalarize: Scalarize | None = None,
-    ) -> None:
-        self._envs = self._envs_class(vec_env, agent, scalarize)
-        self.reward_space = self._envs.reward_space
-        self._reward_shape = shape_of_rewards(self.reward_space)
-        self.vec_env = vec_env
-        self.agent = agent
-        self.num_envs = vec_env.num_envs
-        self.device = device_of(agent, device)
-        self.recorder = recorder
-        self.state_space = self._envs.space
-        self.action_space = self._envs.action_space
-        self.global_steps = 0
-
-        self._transfer = Transfer(self.device)
-        self._layout = StateLayout(
-            self.state_space, state_dtype, channels_first, self._transfer, self._envs.leading_axes
-        )
-        self._action_layout = ActionLayout(self.action_space)
-        self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
-        self._masks: torch.Tensor | None = None
-        self.state_shape: Any = self._layout.shape
-        self.action_dtype = self._action_layout.dtype
-        self.vec_reset(seed=seed)
+    vec_env: Any
+    recorder: GifRecorder | None
+    global_steps: int
+    _envs: SingleAgentEnvs | MultiAgentEnvs
+    _masks: torch.Tensor | None = None
 
     # -- single steps -----------------------------------------------------------------
 
@@ -103,7 +63,7 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
         self.statistics.restart()
         if self.recorder is not None:
             self.recorder.begin(self.global_steps)
-        self.t_states: Any = row.states
+        self.t_states = row.states
         self._must_reset = False
         return self.t_states
 
@@ -165,7 +125,7 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
         self._reset_if_interrupted()
         if np.ma.is_masked(actions):
             raise ValueError("actions: expected no masked values")
-        shape = (self.num_envs, *self._envs.team, *self._action_layout.shape)
+        shape = (self.num_envs, *self._team, *self._action_layout.shape)
         tensor = squeezed(torch.as_tensor(actions, device="cpu"), shape, self._action_layout.shape)
         if tensor.shape != shape:
             raise ValueError(f"actions: expected shape {shape}, got {tuple(tensor.shape)}")
@@ -182,21 +142,12 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
         self._masks = None if masks is None else torch.from_numpy(masks).to(self.device)
         return self._agent_outputs(states, self._masks, count)
 
-    def _agent_outputs(self, states: Any, masks: torch.Tensor | None, count: int) -> AgentOutputs:
-        rows = count, *self._envs.team
-        answer = self._envs.query_agent(self.agent, states, masks)
-        shapes = self._action_layout.shape, self._reward_shape
-        return checked_answer(answer, rows, *shapes, self.device)
-
     def _start_step(self, actions: NDArray[Any]) -> None:
         actions = self._action_layout.for_envs(actions)
         if self.recorder is not None:
-            self.recorder.before_step(self._render)
+            self.recorder.before_step(lambda: self.vec_env.render(RENDER_MODE, env_ids=[0])[0])
         self.vec_env.step_async(actions)
         self._must_reset = True
-
-    def _render(self) -> Any:
-        return self.vec_env.render(RENDER_MODE, env_ids=[0])[0]
 
     def _finish_step(self, row: StateSlot) -> tuple[list[Any], LoopStep]:
         """Wait for the step; write the states for the next step into ``row``."""
@@ -230,7 +181,7 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
     def _scores_of(self, step: LoopStep) -> NDArray[Any]:
         """Return each environment's reward, averaged over its agents if there are several."""
         rewards = step.results[0]
-        return rewards.mean(axis=1) if self._envs.team else rewards
+        return rewards.mean(axis=1) if self._team else rewards
 
     def _reset_if_interrupted(self) -> None:
         """Reset all environments if a step, reset, load or test was interrupted."""
@@ -267,9 +218,7 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
             StateError: the state cannot be read; nothing has changed.
             StateMismatchError: the state is from different environments; nothing has changed.
         """
-        shapes = [part.shape for part in self._layout.parts(self.t_states)]
-        expected = self.num_envs, shapes, self._reward_shape
-        self.restore_loop(LoopState.from_dict(state, *expected, trusted))
+        self.restore_loop(self._read_state(state, trusted))
 
     def loop_state(self) -> LoopState:
         """Return the content of :meth:`state_dict`, unserialized."""
@@ -299,10 +248,9 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
         except (StateError, ValueError):  # nothing has changed
             self._must_reset = before
             raise
-        row = self._layout.parts(self._layout.new_row(self.num_envs).states)
-        for part, array in zip(row, loop_state.states, strict=True):
-            part.copy_(torch.from_numpy(array))
-        self.t_states = self._layout.whole(row)
+        row = self._layout.new_row(self.num_envs)
+        row.copy_from([torch.from_numpy(array) for array in loop_state.states])
+        self.t_states = row.states
         self._just_reset = loop_state.fresh
         self.global_steps = loop_state.global_steps
         self.statistics.set_state(loop_state.statistics)
@@ -310,17 +258,6 @@ class AgentLoop(EpisodeMetrics, Uncopyable, ClosedOnExit):
             self.recorder.set_state(loop_state.recorder)
         set_generators(loop_state.generators, self.device)
         self._must_reset = False
-
-    def permute_state(self, state: Any) -> Any:
-        """Move the axes of observations to the agent's order.
-
-        The axes of images change from (..., H, W, C) to (..., C, H, W) if the states have
-        channels-first images. Other values are returned unchanged.
-
-        Args:
-            state: one observation or a batch: an array or tensor, or a dict of them.
-        """
-        return self._layout.permute(state)
 
     @property
     def render_folder(self) -> str:

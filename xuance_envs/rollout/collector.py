@@ -247,11 +247,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
             after its own termination or truncation.
         """
         count = self._num_segments()
-        masks, seen = self.action_masks, {"obs": self.end_obs, "state": self.end_states}
-        if masks is not None:
-            masks = masks.new_ones(count, *masks.shape[2:])
         with torch.no_grad():
-            values = self._agent_outputs(seen, masks, count)[2].to(self.values.dtype)
+            values = self._end_values({"obs": self.end_obs, "state": self.end_states}, count)
             terminated = self.done_flags.bool() | ~self.acted
             ended = terminated | self.trunc_flags.bool()
             last = torch.zeros_like(self.values)
@@ -274,6 +271,9 @@ class MultiAgentRolloutCollector(RolloutCollector):
                 gae_lambda,
             )
         return advantages.reshape(self.acted.shape)
+
+    def _query(self, states: Any, masks: torch.Tensor | None) -> Any:
+        return self.agent.get_actions_and_values(states["obs"], states.get("state"), masks)
 
     def _set_results(self, rollout: Rollout) -> None:
         super()._set_results(rollout)

@@ -69,7 +69,7 @@ class CollectorActorPool:
 
     # -- starting ---------------------------------------------------------------------
 
-    def start(self) -> tuple[Any, ...]:
+    def start(self) -> tuple[Any, list[Any]]:
         """Return the three spaces that all collectors share, and each collector's first states."""
         for number in range(len(self._plans)):
             self._launch(number)
@@ -79,7 +79,7 @@ class CollectorActorPool:
                 found.append(self._await_built(number))
             except ActorLostError as error:
                 raise self._died_error(number, error, "construct") from None
-        return *self._common_spaces(found), [states for *_, states in found]
+        return self._common_spaces(found), [states for *_, states in found]
 
     def _common_spaces(self, built: Sequence[tuple[Any, ...]]) -> list[Any]:
         *first, _ = built[0]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -71,7 +70,7 @@ class SingleAgentEnvs:
     leading_axes: Sequence[int] = ()
     team: tuple[int, ...] = ()
 
-    def __init__(self, vec_env: VecEnv, agent: Any, scalarize: Scalarize | None = None) -> None:
+    def __init__(self, vec_env: Any, agent: Any, scalarize: Scalarize | None = None) -> None:
         if not isinstance(vec_env, VecEnv):
             raise TypeError(
                 "vec_env: expected a VecEnv of single-agent environments, got "
@@ -89,21 +88,15 @@ class SingleAgentEnvs:
         return self.vec_env.reset(**given)[0]
 
     def step_wait(self) -> LoopStep:
-        return self._loop_step(*self.vec_env.step_wait())
+        return self._loop_step(self.vec_env.step_wait())
 
     def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
         """Wait for some environments; return their indices and results."""
         batch: StepBatch = self.vec_env.recv(min_envs=min_envs)
-        return batch.env_ids, self._loop_step(*batch[:5])
+        return batch.env_ids, self._loop_step(batch[:5])
 
-    def _loop_step(
-        self,
-        observations: Any,
-        rewards: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        infos: Any,
-    ) -> LoopStep:
+    def _loop_step(self, step: tuple[Any, ...]) -> LoopStep:
+        observations, rewards, terminated, truncated, infos = step
         if self._scalar_rewards is not None:
             rewards = self._scalar_rewards(rewards)
         ended = terminated | truncated
@@ -131,10 +124,6 @@ class SingleAgentEnvs:
         self._needs_masks = True  # a rollout has the masks of all steps or none
         return masks
 
-    def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
-        given = {} if masks is None else {"masks": masks}
-        return agent.get_actions_and_values(states, actions=None, **given)
-
 
 def _conversion_hint(given: Any) -> str:
     """Return a hint on how to convert the given object to a VecEnv."""
@@ -153,9 +142,7 @@ def _conversion_hint(given: Any) -> str:
 class MultiAgentEnvs:
     """Adapter of a multi-agent vec env; observations have ``"obs"`` and perhaps ``"state"``."""
 
-    def __init__(
-        self, vec_env: MultiAgentVecEnv, agent: Any, scalarize: Scalarize | None = None
-    ) -> None:
+    def __init__(self, vec_env: Any, agent: Any, scalarize: Scalarize | None = None) -> None:
         if not isinstance(vec_env, MultiAgentVecEnv):
             raise TypeError(
                 f"vec_env: expected a MultiAgentVecEnv, got {type(vec_env).__name__}: use "
@@ -210,9 +197,6 @@ class MultiAgentEnvs:
     def masks(self) -> NDArray[np.bool_] | None:
         """Return the next step's action masks, if the environments provide them."""
         return self._masks.copy() if self.gives_masks else None
-
-    def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
-        return agent.get_actions_and_values(states["obs"], states.get("state"), masks)
 
     def _observation_parts(self, here: MultiAgentStart | MultiAgentStep) -> dict[str, Any]:
         return {name: getattr(here, name) for name in self.space}

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
-from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
+from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers, device_of
 from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.halves import (
     STEPS_PER_TURN,
@@ -25,7 +25,7 @@ from xuance_envs.rollout.halves import (
     validate_halves,
 )
 from xuance_envs.rollout.recorder import GifRecorder, image_of
-from xuance_envs.rollout.results import RolloutResults, total_return_of
+from xuance_envs.rollout.results import total_return_of
 from xuance_envs.rollout.storage import Rollout, RolloutStorage
 from xuance_envs.vector_envs.options import AutoBool
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -33,7 +33,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 __all__ = ["RolloutLoop"]
 
 
-class RolloutLoop(RolloutResults, AgentLoop):
+class RolloutLoop(AgentLoop):
     """The rollout loop of the collectors.
 
     :class:`~xuance_envs.rollout.collector.RolloutCollector` describes arguments and attributes.
@@ -57,17 +57,17 @@ class RolloutLoop(RolloutResults, AgentLoop):
         halves: Halves = 1,
         scalarize: Scalarize | None = None,
     ) -> None:
-        super().__init__(
-            vec_env,
-            agent,
-            device=device,
-            state_dtype=state_dtype,
-            channels_first=channels_first,
-            recorder=recorder,
-            window=window,
-            seed=seed,
-            scalarize=scalarize,
-        )
+        self._envs = envs = self._envs_class(vec_env, agent, scalarize)
+        self._team = envs.team
+        self.vec_env = vec_env
+        self.agent = agent
+        self.num_envs = vec_env.num_envs
+        self.device = device_of(agent, device)
+        self.recorder = recorder
+        self.global_steps = 0
+        spaces = envs.space, envs.action_space, envs.reward_space
+        self._set_spaces(spaces, state_dtype, channels_first, window, envs.leading_axes)
+        self.vec_reset(seed=seed)
         if operator.index(steps_per_env) < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
         self.halves = validate_halves(halves, vec_env, recorder is not None)
@@ -76,14 +76,9 @@ class RolloutLoop(RolloutResults, AgentLoop):
         self.steps_per_env = steps_per_env
         self._stored_masks: list[torch.Tensor] = []
         self.progress = progress
+        shape = steps_per_env, self.num_envs, *self._team
         self._storage = RolloutStorage(
-            steps_per_env,
-            self.num_envs,
-            self._layout,
-            self._action_layout,
-            self._transfer,
-            self._envs.team,
-            self._reward_shape,
+            shape, self._layout, self._action_layout, self._transfer, self._reward_shape
         )
 
     # -- rollouts ---------------------------------------------------------------------
@@ -191,7 +186,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
     def _set_results(self, rollout: Rollout) -> None:
         states = [part[:-1].detach() for part in rollout.states]
         for part in states:
-            part.requires_grad_(part.is_floating_point() and not self._envs.team)
+            part.requires_grad_(part.is_floating_point() and not self._team)
         self.states = self._layout.whole(states)
         self.actions, self.log_probs, self.values = rollout.outputs
         self.rewards, self.done_flags, self.trunc_flags = rollout.results[:3]

@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 
-from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import ClosedVecEnvError, counted
 from xuance_envs.rollout.agents import (
-    ActionLayout,
     Agent,
     check_agent,
     check_weights,
@@ -27,18 +25,10 @@ from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.collector_actor import CollectorPlan
 from xuance_envs.rollout.collector_pool import CollectorActorPool, max_cpus_per_collector
 from xuance_envs.rollout.env_adapters import Scalarize
-from xuance_envs.rollout.episode_statistics import (
-    EpisodeHistory,
-    EpisodeMetrics,
-    max_of,
-    merge_statistics,
-)
+from xuance_envs.rollout.episode_statistics import max_of, merge_statistics
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.results import RolloutJoiner, RolloutResults
-from xuance_envs.rollout.state_layout import StateLayout
-from xuance_envs.rollout.transfer import Transfer
-from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 from xuance_envs.vector_envs.arguments import (
     checked_positive,
     checked_recipe,
@@ -55,7 +45,7 @@ logger = logging.getLogger("xuance_envs")
 
 
 @with_options(None, RolloutCollector)
-class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnExit):
+class RayRolloutCollector(RolloutResults):
     """Collectors on a Ray cluster, each with environments and a copy of the agent.
 
     Each collector is an actor. Its environments run in worker processes that share memory with it,
@@ -212,16 +202,10 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
         )
         self._finalizer = self._actors.register_finalizer(self)
         try:
-            self.state_space, self.action_space, reward_space, states = self._actors.start()
-            self._reward_shape = shape_of_rewards(reward_space)
-            self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
-            transfer = Transfer(self.device)
-            self._layout = StateLayout(self.state_space, state_dtype, channels_first, transfer)
-            self._action_layout = ActionLayout(self.action_space)
-            self.state_shape: Any = self._layout.shape
-            self.action_dtype = self._action_layout.dtype
+            spaces, states = self._actors.start()
+            self._set_spaces(spaces, state_dtype, channels_first, window)
             self._joiner = RolloutJoiner(self._layout, self._reward_shape, self.device)
-            self.t_states: Any = self._joiner.states(states, 0)
+            self.t_states = self._joiner.states(states, 0)
         except BaseException:
             self.close()
             raise
@@ -286,7 +270,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
                 f"update_agent: expected an agent with state_dict and load_state_dict, got {given}"
             )
         if state_dict is None:
-            state_dict = self.agent.state_dict()  # type: ignore[attr-defined]  # it has one
+            state_dict = self.agent.state_dict()
         check_weights(state_dict, self._shapes)
         self._actors.update(dumps_for_worker(weights_on_cpu(state_dict)))
 
@@ -357,8 +341,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
             WorkerDiedError: a collector failed and no restarts are left.
         """
         self._check_open()
-        shapes = [part.shape for part in self._layout.parts(self.t_states)]
-        loop_state = LoopState.from_dict(state, self.num_envs, shapes, self._reward_shape, trusted)
+        loop_state = self._read_state(state, trusted)
         before = self._actors.call_all("save", "load_state_dict")
         parts = loop_state.parts(self._split)
         try:
@@ -373,13 +356,6 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics, Uncopyable, ClosedOnEx
             self.steps_per_env * self.num_envs
         )
         set_generators(loop_state.generators, self.device)
-
-    def permute_state(self, state: Any) -> Any:
-        """Move the axes of observations to the agent's order.
-
-        See :meth:`~xuance_envs.rollout.agent_loop.AgentLoop.permute_state`.
-        """
-        return self._layout.permute(state)
 
     def close(self) -> None:
         """Stop the collectors. Calling ``close`` again does nothing."""

@@ -1,4 +1,4 @@
-"""Results of rollouts, their advantages, and the joining of several collectors' results."""
+"""What collectors share: layouts, results and advantages; and the joining of several results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import Space
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.rollout.advantages import generalized_advantages
-from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
+from xuance_envs.rollout.agents import ASKED, ActionLayout, AgentOutputs, checked_answer
+from xuance_envs.rollout.episode_statistics import EpisodeHistory, EpisodeMetrics
+from xuance_envs.rollout.loop_state import LoopState
 from xuance_envs.rollout.state_layout import StateLayout
+from xuance_envs.rollout.transfer import Transfer
+from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
+from xuance_envs.vector_envs.options import AutoBool
 
 RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
@@ -27,15 +35,14 @@ _STATE_AXIS = {"states": 1, "t_states": 0, "end_states": 0}
 """Axis of the environments in each result."""
 
 
-class RolloutResults:
-    """The tensors of the last rollout, described in the collectors' attributes."""
+class RolloutResults(EpisodeMetrics, Uncopyable, ClosedOnExit):
+    """The layouts and the last rollout's tensors, described in the collectors' attributes."""
 
-    agent: Agent
+    agent: Any
     num_envs: int
     steps_per_env: int
     device: torch.device
-    _action_layout: ActionLayout
-    _reward_shape: tuple[int, ...]
+    t_states: Any
     states: Any
     actions: torch.Tensor
     rewards: torch.Tensor
@@ -49,6 +56,26 @@ class RolloutResults:
     action_masks: torch.Tensor | None
 
     _results: tuple[str, ...] = RESULTS
+    _team: tuple[int, ...] = ()
+
+    def _set_spaces(
+        self,
+        spaces: tuple[Space[Any], Space[Any], Box | None],
+        state_dtype: torch.dtype,
+        channels_first: AutoBool,
+        window: int,
+        leading_axes: Sequence[int] = (),
+    ) -> None:
+        self.state_space, self.action_space, self.reward_space = spaces
+        self._reward_shape = shape_of_rewards(self.reward_space)
+        self._transfer = Transfer(self.device)
+        self._layout = StateLayout(
+            self.state_space, state_dtype, channels_first, self._transfer, leading_axes
+        )
+        self._action_layout = ActionLayout(self.action_space)
+        self.statistics = EpisodeHistory(self.num_envs, window, self._reward_shape)
+        self.state_shape: Any = self._layout.shape
+        self.action_dtype = self._action_layout.dtype
 
     def __repr__(self) -> str:
         steps = f"num_envs={self.num_envs}, steps_per_env={self.steps_per_env}"
@@ -83,18 +110,14 @@ class RolloutResults:
         """
         count = self._num_segments()
         with torch.no_grad():
-            masks = self.action_masks  # only values are used: allow all actions
-            given = {} if masks is None else {"masks": masks.new_ones(count, masks.shape[2])}
-            answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
-            shapes = self._action_layout.shape, self._reward_shape
-            values = checked_answer(answer, (count,), *shapes, self.device)[2]
+            values = self._end_values(self.end_states, count)
             terminated = self.done_flags.bool()
             return generalized_advantages(
                 self.rewards,
                 self.values,
                 terminated,
                 terminated | self.trunc_flags.bool(),
-                check_end_values(values).to(self.values.dtype),
+                check_end_values(values),
                 gamma,
                 gae_lambda,
             )
@@ -103,6 +126,37 @@ class RolloutResults:
         if "ep_counts" not in self.__dict__:
             raise RuntimeError("advantages: there is no rollout yet; call rollout first")
         return int(self.ep_counts.sum())
+
+    def _end_values(self, states: Any, count: int) -> torch.Tensor:
+        """Return the agent's values of the last states of all segments."""
+        masks = self.action_masks
+        if masks is not None:  # only values are used: allow all actions
+            masks = masks.new_ones(count, *masks.shape[2:])
+        return self._agent_outputs(states, masks, count)[2].to(self.values.dtype)
+
+    def _agent_outputs(self, states: Any, masks: torch.Tensor | None, count: int) -> AgentOutputs:
+        answer = self._query(states, masks)
+        shapes = (count, *self._team), self._action_layout.shape, self._reward_shape
+        return checked_answer(answer, *shapes, self.device)
+
+    def _query(self, states: Any, masks: torch.Tensor | None) -> Any:
+        given = {} if masks is None else {"masks": masks}
+        return self.agent.get_actions_and_values(states, actions=None, **given)
+
+    def permute_state(self, state: Any) -> Any:
+        """Move the axes of observations to the agent's order.
+
+        The axes of images change from (..., H, W, C) to (..., C, H, W) if the states have
+        channels-first images. Other values are returned unchanged.
+
+        Args:
+            state: one observation or a batch: an array or tensor, or a dict of them.
+        """
+        return self._layout.permute(state)
+
+    def _read_state(self, state: Mapping[str, Any], trusted: bool) -> LoopState:
+        shapes = [part.shape for part in self._layout.parts(self.t_states)]
+        return LoopState.from_dict(state, self.num_envs, shapes, self._reward_shape, trusted)
 
 
 def total_return_of(rewards: NDArray[Any], reward_shape: tuple[int, ...]) -> Any:

@@ -18,15 +18,13 @@ from xuance_envs.rollout.transfer import Transfer
 class RolloutStorage:
     def __init__(
         self,
-        steps: int,
-        num_envs: int,
+        shape: tuple[int, ...],
         layout: StateLayout,
         actions: ActionLayout,
         transfer: Transfer,
-        team: tuple[int, ...],
         reward_shape: tuple[int, ...],
     ) -> None:
-        shape = steps, num_envs, *team
+        steps, num_envs, *team = shape
         values = (*shape, *reward_shape), torch.float32
         outputs = [((*shape, *actions.shape), actions.dtype), (shape, torch.float32), values]
         results = [values, *[(shape, torch.int32)] * 2]
