@@ -65,16 +65,15 @@ class LoopState:
         if state["version"] != _VERSION:
             raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
         if state["num_envs"] != num_envs:
-            given = state["num_envs"]
-            raise ValueError(
-                f"state: expected a state of {counted(num_envs, 'environment')}, got {given}"
-            )
-        envs = EnvStates.from_bytes(state["envs"], trusted)
-        content = _content(state["loop"], shapes, reward_shape)
-        generators = {name: state[name] for name in state if name.endswith("_generator")}
-        loaded = {name: content[name] for name in _CONTENT}
-        steps, rng_states = state["global_steps"], state.get("noise", ())
-        return cls(envs, global_steps=steps, generators=generators, rng_states=rng_states, **loaded)
+            expected = f"a state of {counted(num_envs, 'environment')}"
+            raise ValueError(f"state: expected {expected}, got {state['num_envs']}")
+        return cls(
+            EnvStates.from_bytes(state["envs"], trusted),
+            **_content(state["loop"], shapes, reward_shape),
+            global_steps=state["global_steps"],
+            generators={name: state[name] for name in state if name.endswith("_generator")},
+            rng_states=state.get("noise", ()),
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[LoopState]) -> LoopState:
@@ -91,32 +90,29 @@ class LoopState:
         )
 
     def parts(self, split: Sequence[tuple[int, int]]) -> list[LoopState]:
-        """Split the state; distribute ``rng_states`` if there are as many as parts."""
-        parts = [self.part(lo, hi) for lo, hi in split]
-        if len(self.rng_states) != len(parts):
-            return parts
-        states = zip(parts, self.rng_states, strict=True)
-        return [replace(part, rng_states=(rng_states,)) for part, rng_states in states]
-
-    def part(self, lo: int, hi: int) -> LoopState:
-        """Return the state of environments ``lo`` to ``hi - 1``, without recorder or rng_states."""
-        return replace(
-            self,
-            envs=self.envs[lo:hi],
-            states=[part[lo:hi] for part in self.states],
-            fresh=self.fresh[lo:hi],
-            statistics=slice_statistics(self.statistics, lo, hi),
-            recorder=None,
-            global_steps=self.global_steps * (hi - lo) // len(self.envs),
-            rng_states=(),
-        )
+        """Split the state, without the recorder; keep ``rng_states`` if there is one per part."""
+        matches = len(self.rng_states) == len(split)
+        return [
+            replace(
+                self,
+                envs=self.envs[lo:hi],
+                states=[part[lo:hi] for part in self.states],
+                fresh=self.fresh[lo:hi],
+                statistics=slice_statistics(self.statistics, lo, hi),
+                recorder=None,
+                global_steps=self.global_steps * (hi - lo) // len(self.envs),
+                rng_states=self.rng_states[number : number + 1] if matches else (),
+            )
+            for number, (lo, hi) in enumerate(split)
+        ]
 
 
 def _content(
     data: bytes, shapes: Sequence[tuple[int, ...]], reward_shape: tuple[int, ...]
 ) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = loads_plain(data, trusted=False)
+        loaded = loads_plain(data, trusted=False)
+        content = {name: loaded[name] for name in _CONTENT}
         found = [np.shape(part) for part in content["states"]]
         _, *rewards = np.shape(content["statistics"]["scores"])
     except (FaultError, TypeError, ValueError, LookupError) as error:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-
-from xuance_envs.errors import caller_stacklevel
+from xuance_envs._deprecated import warn_renamed
 from xuance_envs.rollout import agents as _agents
 from xuance_envs.rollout import collector as _collector
 
@@ -15,9 +13,5 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]
-    warnings.warn(
-        f"{__name__}.{name} is deprecated and will be removed; use {module.__name__}.{name}",
-        DeprecationWarning,
-        stacklevel=caller_stacklevel(),
-    )
+    warn_renamed(f"{__name__}.{name}", f"{module.__name__}.{name}")
     return getattr(module, name)
