@@ -23,14 +23,13 @@ from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
 from xuance_envs.rollout import collector_pool
 from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
 from xuance_envs.rollout.collector_pool import CollectorActorPool
-from xuance_envs.rollout.results import RolloutJoiner
+from xuance_envs.rollout.results import join_results
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 
 PLAN = CollectorPlan(
     number=1,
-    first=3,
-    num_envs=1,
+    envs=range(3, 4),
     env_fns=dumps_for_worker(env_fns(SPACES["vector"])[:1]),
     keywords=[{}],
     seeds=None,
@@ -62,7 +61,7 @@ def test_code_that_is_not_there_is_told_with_what_to_do(
     part: str, packed: bytes, said: str
 ) -> None:
     actor = CollectorActor(replace(PLAN, **{part: packed}))
-    well, error = actor.build()
+    well, error = actor.call("build")
     assert not well
     place = re.escape("in collector 1 on this machine: the code must be available there, installed")
     with pytest.raises(ImportError, match=f"{said}.*{place}"):
@@ -92,8 +91,8 @@ def test_an_error_that_names_an_environment_says_where_it_is(
     agent: Any, kind: Any, said: str
 ) -> None:
     actor = CollectorActor(replace(PLAN, agent=dumps_for_worker(agent(TWO))))
-    assert actor.build()[0]
-    well, error = actor.rollout(0)
+    assert actor.call("build")[0]
+    well, error = actor.call("rollout", 0)
     actor.close()
     assert not well
     place = r"\(in collector 1 on this machine, whose first environment is 3\)"
@@ -103,10 +102,11 @@ def test_an_error_that_names_an_environment_says_where_it_is(
 
 def test_results_have_the_version_of_the_weights_that_played() -> None:
     actor = CollectorActor(replace(PLAN, agent=dumps_for_worker(Weighing()), version=3))
-    assert actor.build()[0]
-    found = [actor.rollout(0)]
-    actor.update(dumps_for_worker({"weight": torch.ones(2)}), 4)
-    found += [actor.rollout(turn) for turn in (0, 1)]  # the first one again, after an interrupt
+    assert actor.call("build")[0]
+    found = [actor.call("rollout", 0)]
+    actor.call("update", dumps_for_worker({"weight": torch.ones(2)}), 4)
+    # The first one again, after an interrupt.
+    found += [actor.call("rollout", turn) for turn in (0, 1)]
     actor.close()
     assert [results["version"] for _, results in found] == [3, 3, 4]
     assert [results["values"].max() for _, results in found] == [0, 0, 1]
@@ -124,12 +124,12 @@ def pool_of_one(replies: list[Any]) -> CollectorActorPool:
             raise LOST
         return reply
 
-    actor = SimpleNamespace(build="build", save="save", update="update")
+    actor = SimpleNamespace(call="call")
     cluster: Any = SimpleNamespace(
         **{"alive": True, "start": lambda *_: actor, "kill": lambda _: None},
         **{"call": lambda *_: "ref", "get": get, "put": lambda value: value},
     )
-    pool = CollectorActorPool(cluster, ActorOptions(), [PLAN], None, None)
+    pool = CollectorActorPool(cluster, ActorOptions(), [PLAN], None)
     pool.start()
     return pool
 
@@ -166,22 +166,21 @@ def test_masks_in_some_collectors_only_are_refused() -> None:
         env_fns, agent = [partial(MaskedEnv, where=where)], Accepting(TWO)
         packed = {"env_fns": dumps_for_worker(env_fns), "agent": dumps_for_worker(agent)}
         actor = CollectorActor(replace(PLAN, **packed))
-        assert actor.build()[0]
-        played.append(actor.rollout(0)[1])
+        assert actor.call("build")[0]
+        played.append(actor.call("rollout", 0)[1])
         actor.close()
     cpu = torch.device("cpu")
     layout = StateLayout(MaskedEnv.observation_space, torch.float32, "auto", Transfer(cpu))
-    joiner = RolloutJoiner(layout, (), cpu)
-    assert joiner.results(played[1:])["action_masks"] is None
+    assert join_results(played[1:], layout, (), cpu)["action_masks"] is None
     with pytest.raises(ValueError, match="got none from those of collector 1"):
-        joiner.results(played)
+        join_results(played, layout, (), cpu)
 
 
 def test_the_same_turn_again_is_told_again() -> None:
     actor = CollectorActor(PLAN)
-    assert actor.build()[0]
+    assert actor.call("build")[0]
     try:
-        first, again, next_one = (actor.rollout(turn)[1] for turn in (0, 0, 1))
+        first, again, next_one = (actor.call("rollout", turn)[1] for turn in (0, 0, 1))
         assert (first["states"][0] == again["states"][0]).all()
         assert not (first["states"][0] == next_one["states"][0]).all()
     finally:

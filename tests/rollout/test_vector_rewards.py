@@ -242,14 +242,14 @@ def test_a_remote_collector_returns_the_same(scalarize: Any) -> None:
     agent = Critic(None if scalarize is not None else K)
     options = {"steps_per_env": T, "scalarize": scalarize}
     plan = CollectorPlan(
-        *(0, 0, N, dumps_for_worker(lengths()), [{}] * N, [0, 1, 2, 3], 1, None, None),
+        *(0, range(N), dumps_for_worker(lengths()), [{}] * N, [0, 1, 2, 3], 1, None, None),
         *(dumps_for_worker(agent), torch.get_rng_state().numpy().tobytes(), options),
     )
     actor = CollectorActor(plan)
-    ok, (_, _, reward_space, _) = actor.build()
+    ok, (_, _, reward_space, _) = actor.call("build")
     assert ok
     assert (reward_space is None) == (scalarize is not None)
-    ok, results = actor.rollout(0)
+    ok, results = actor.call("rollout", 0)
     assert ok
     actor.close()
     with RolloutCollector(vec_env(), agent, T, seed=0, scalarize=scalarize) as found:

@@ -234,14 +234,6 @@ def on_cpu(agent: Any) -> Any:
     return agent
 
 
-def weights_on_cpu(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict with all tensors on the CPU and without gradients."""
-    return {
-        name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
-        for name, value in state_dict.items()
-    }
-
-
 def weight_shapes(agent: Any) -> dict[str, Any] | None:
     """Return the shapes of an agent's parameters by name; None if it has no state dict."""
     state_dict = getattr(agent, "state_dict", None)

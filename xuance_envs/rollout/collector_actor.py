@@ -1,6 +1,6 @@
 """The remote side of `RayRolloutCollector`: a collector with its environments and agent copy.
 
-Methods return results or packed errors. This module does not depend on Ray.
+This module does not depend on Ray.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ _WITHOUT_GENERATORS = type, torch.Tensor, random.SystemRandom  # the last one ha
 @dataclass(frozen=True)
 class CollectorPlan:
     number: int
-    first: int
-    num_envs: int
+    envs: range
     env_fns: bytes
     keywords: Sequence[Mapping[str, Any]]
     seeds: list[int | None] | None
@@ -82,53 +81,33 @@ class CollectorActor:
 
     def __init__(self, plan: CollectorPlan) -> None:
         self._plan = plan
-        self._collector: RolloutCollector | None = None
+        self._collector: Any = None
         self._turn: int | None = None
         self._version = plan.version  # of the agent's weights
         self._played_version = 0
 
-    def build(self) -> tuple[bool, Any]:
-        return self._run_catching(self._build_and_describe)
-
-    def rollout(self, turn: int) -> tuple[bool, Any]:
-        """Play a rollout, or return its results again if this turn was already played."""
-        return self._run_catching(lambda: self._play(turn))
-
-    def update(self, weights: bytes, version: int) -> tuple[bool, Any]:
-        """Load new agent weights, between two rollouts."""
-        return self._run_catching(lambda: self._update(weights, version))
-
-    def save(self) -> tuple[bool, Any]:
-        return self._run_catching(self._save)
-
-    def load(self, loop_state: LoopState) -> tuple[bool, Any]:
-        return self._run_catching(lambda: self._load(loop_state))
-
-    def close(self) -> None:
-        if self._collector is not None:
-            self._collector.close()
-
-    def _run_catching(self, work: Callable[[], Any]) -> tuple[bool, Any]:
+    def call(self, name: str, *arguments: Any) -> tuple[bool, Any]:
+        """Call a method; return ``(True, result)`` or ``(False, packed error)``."""
         try:
-            return True, work()
+            return True, getattr(self, name)(*arguments)
         except Exception as error:
             return False, pack_error(self._with_global_indices(error))
 
     def _with_global_indices(self, error: Exception) -> Exception:
         """Return the error with environment indices that count over all collectors."""
-        plan = self._plan
+        envs = self._plan.envs
         if isinstance(error, EnvError) and error.env_index >= 0:
-            env = plan.first + error.env_index
             reason = f"{error.reason} ({self._where()})"
+            env = envs[error.env_index]
             remapped = type(error)(env, error.command, reason, *error.args[3:])
             remapped.__cause__ = error.__cause__
             return remapped
         if type(error) in (AttributeError, RuntimeError, ValueError):  # may name environments
-            where = f"{self._where()}, whose first environment is {plan.first}"
+            where = f"{self._where()}, whose first environment is {envs[0]}"
             return type(error)(f"{error} ({where})")
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
-            error.env_indices = tuple(plan.first + env for env in error.env_indices)
-            error.env_index = None if error.env_index is None else plan.first + error.env_index
+            error.env_indices = tuple(envs[env] for env in error.env_indices)
+            error.env_index = None if error.env_index is None else envs[error.env_index]
             error.details = f"{error.details}\nIt ran {self._where()}.".lstrip()
         return error
 
@@ -138,7 +117,8 @@ class CollectorActor:
     def _location(self) -> str:
         return "this machine"
 
-    def _build_and_describe(self) -> tuple[Any, Any, Any, list[Any]]:
+    def build(self) -> tuple[Any, Any, Any, list[Any]]:
+        """Create the collector, if it does not exist; return its spaces and first states."""
         if self._collector is None:
             plan = self._plan
             self._agent = self._unpickle(plan.agent, "The agent")
@@ -183,17 +163,14 @@ class CollectorActor:
             start_timeout=plan.start_timeout,
         )
 
-    @property
-    def _built(self) -> RolloutCollector:
-        assert self._collector is not None
-        return self._collector
-
-    def _update(self, weights: bytes, version: int) -> None:
+    def update(self, weights: bytes, version: int) -> None:
+        """Load new agent weights, between two rollouts."""
         self._agent.load_state_dict(loads(weights))
         self._version = version
 
-    def _play(self, turn: int) -> dict[str, Any]:
-        collector = self._built
+    def rollout(self, turn: int) -> dict[str, Any]:
+        """Play a rollout, or return its results again if this turn was already played."""
+        collector = self._collector
         if turn != self._turn:
             self._turn, self._played_version = None, self._version
             collector.rollout()
@@ -209,17 +186,22 @@ class CollectorActor:
             "version": self._played_version,
         }
 
-    def _save(self) -> LoopState:
-        return replace(self._built.loop_state(), rng_states=(get_rng_states(self._agent),))
+    def save(self) -> LoopState:
+        state: LoopState = self._collector.loop_state()
+        return replace(state, rng_states=(get_rng_states(self._agent),))
 
-    def _load(self, loop_state: LoopState) -> None:
+    def load(self, loop_state: LoopState) -> None:
         self._turn = None
-        self._built.restore_loop(loop_state)
+        self._collector.restore_loop(loop_state)
         if loop_state.rng_states:
             set_rng_states(self._agent, loop_state.rng_states[0])
         elif self._plan.number:
             state = loop_state.generators["torch_generator"]
             torch.manual_seed(_derive_seed(state, (self._plan.number,)))
+
+    def close(self) -> None:
+        if self._collector is not None:
+            self._collector.close()
 
 
 def _parts(space: Space[Any], states: Any) -> list[Any]:

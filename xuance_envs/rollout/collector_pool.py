@@ -43,7 +43,6 @@ class CollectorActorPool:
         cluster: RayCluster,
         options: ActorOptions,
         plans: Sequence[CollectorPlan],
-        start_timeout: float | None,
         max_restarts: int | None,
     ) -> None:
         self.version = 0
@@ -51,7 +50,6 @@ class CollectorActorPool:
         self._cluster = cluster
         self._options = options
         self._plans = list(plans)
-        self._start_timeout = start_timeout
         self._restarts_left = max_restarts
         self._weights: Any = None
         self._actors: list[Any] = [None] * len(plans)
@@ -88,7 +86,7 @@ class CollectorActorPool:
             for name, expected, got in zip(names, first, found, strict=True):
                 if got != expected:
                     raise RuntimeError(
-                        f"environment {plan.first} has a different {name} space than environment "
+                        f"environment {plan.envs[0]} has a different {name} space than environment "
                         f"0: expected {expected}, got {got}"
                     )
         return first
@@ -96,10 +94,10 @@ class CollectorActorPool:
     def _launch(self, number: int) -> None:
         plan = self._plans[number]
         actor = self._cluster.start(_RayCollectorActor, self._options, plan)
-        limit = self._start_timeout
+        limit = plan.start_timeout
         if limit is not None:
             limit += monotonic() + (START_GRACE if plan.in_processes else 0.0)
-        self._building[number] = self._cluster.call(actor.build), limit
+        self._building[number] = self._cluster.call(actor.call, "build"), limit
         self._versions[number] = self.version
         self._updates.pop(number, None)
         self._actors[number] = actor
@@ -113,27 +111,23 @@ class CollectorActorPool:
         except TimeoutError:
             requested = self._cluster.describe_shortage(self._options, len(self._plans))
             details = f"It is collector {number}; all collectors request {requested}"
-            seconds = self._start_timeout
-            assert seconds is not None
-            envs = self._envs(number)
-            raise WorkerTimeoutError(envs, None, seconds, "construct", details) from None
+            plan = self._plans[number]
+            assert plan.start_timeout is not None
+            raise WorkerTimeoutError(
+                plan.envs, None, plan.start_timeout, "construct", details
+            ) from None
         del self._building[number]
         return description
 
     # -- playing ----------------------------------------------------------------------
 
-    @property
-    def playing(self) -> bool:
-        """True from the start of a rollout until its results have been returned."""
-        return bool(self._pending)
-
     def play(self) -> None:
         """Start this turn in all collectors that have not started it yet; do not wait."""
         self._send_weights()
         self._await_updates()
-        for number, actor in enumerate(self._actors):
+        for number in range(len(self._actors)):
             if number not in self._pending:
-                self._pending[number] = self._cluster.call(actor.rollout, self.turn)
+                self._pending[number] = self._call(number, "rollout", self.turn)
 
     def wait_rollouts(self) -> list[Mapping[str, Any]]:
         numbers = range(len(self._actors))
@@ -173,10 +167,9 @@ class CollectorActorPool:
         self._await_updates()
 
     def _send_weights(self) -> None:
-        for number, actor in enumerate(self._actors):
+        for number in range(len(self._actors)):
             if self._versions[number] != self.version:  # the actor updates after a pending rollout
-                arguments = self._weights, self.version
-                self._updates[number] = self._cluster.call(actor.update, *arguments)
+                self._updates[number] = self._call(number, "update", self._weights, self.version)
                 self._versions[number] = self.version
 
     def _await_updates(self) -> None:
@@ -189,15 +182,14 @@ class CollectorActorPool:
 
     # -- calls ------------------------------------------------------------------------
 
-    def call_all(self, name: str, caller: str, given: Sequence[Any] | None = None) -> list[Any]:
+    def call_all(self, name: str, caller: str, given: Sequence[Any] = ()) -> list[Any]:
         """Call a method of all collectors; restart failed ones; raise the first error."""
-        if self.playing:
+        if self._pending:
             raise AlreadySteppingError(
                 f"{caller}: cannot be called while a rollout is pending; call rollout() first"
             )
         numbers = range(len(self._actors))
-        arguments = [() if given is None else (given[number],) for number in numbers]
-        calls = [self._call(number, name, arguments[number]) for number in numbers]
+        calls = [self._call(number, name, *given[number : number + 1]) for number in numbers]
         answers: list[Any] = []
         while (number := len(answers)) < len(calls):
             try:
@@ -205,11 +197,11 @@ class CollectorActorPool:
             except ActorLostError as error:
                 self._restart(number, error, caller)
                 self._await_restarted()
-                calls[number] = self._call(number, name, arguments[number])
+                calls[number] = self._call(number, name, *given[number : number + 1])
         return [_value_of(answer) for answer in answers]
 
-    def _call(self, number: int, name: str, arguments: tuple[Any, ...]) -> Any:
-        return self._cluster.call(getattr(self._actors[number], name), *arguments)
+    def _call(self, number: int, name: str, *arguments: Any) -> Any:
+        return self._cluster.call(self._actors[number].call, name, *arguments)
 
     def _get(self, ref: Any, seconds: float | None) -> Any:
         return _value_of(self._cluster.get(ref, seconds))
@@ -235,17 +227,13 @@ class CollectorActorPool:
         self._cluster.kill(self._actors[number])
         self._launch(number)
         if number in self._pending:
-            self._pending[number] = self._cluster.call(self._actors[number].rollout, self.turn)
+            self._pending[number] = self._call(number, "rollout", self.turn)
         if self._restarts_left is not None:
             self._restarts_left -= 1
 
-    def _envs(self, number: int) -> range:
-        plan = self._plans[number]
-        return range(plan.first, plan.first + plan.num_envs)
-
     def _died_error(self, number: int, error: ActorLostError, command: str) -> WorkerDiedError:
         details = f"It was collector {number}. Ray reports:\n{error}"
-        return WorkerDiedError(self._envs(number), None, None, command, details)
+        return WorkerDiedError(self._plans[number].envs, None, None, command, details)
 
     def close(self) -> None:
         """Close the environments of all collectors, unless a rollout is pending."""

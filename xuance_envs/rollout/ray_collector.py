@@ -19,7 +19,6 @@ from xuance_envs.rollout.agents import (
     device_of,
     on_cpu,
     weight_shapes,
-    weights_on_cpu,
 )
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.collector_actor import CollectorPlan
@@ -28,7 +27,7 @@ from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.episode_statistics import max_of, merge_statistics
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
-from xuance_envs.rollout.results import RolloutJoiner, RolloutResults
+from xuance_envs.rollout.results import RolloutResults, join_results, join_states
 from xuance_envs.vector_envs.arguments import (
     checked_positive,
     checked_recipe,
@@ -180,8 +179,7 @@ class RayRolloutCollector(RolloutResults):
             plans = [
                 CollectorPlan(
                     number=number,
-                    first=lo,
-                    num_envs=hi - lo,
+                    envs=range(lo, hi),
                     env_fns=dumps_for_worker(functions[lo:hi]),
                     keywords=recipe.keywords[lo:hi],
                     seeds=None if seed is None else seeds[lo:hi],
@@ -198,14 +196,13 @@ class RayRolloutCollector(RolloutResults):
             cluster.release()
             raise
         self._actors = CollectorActorPool(
-            cluster, replace(actor_options, num_cpus=count), plans, start_timeout, max_restarts
+            cluster, replace(actor_options, num_cpus=count), plans, max_restarts
         )
         self._finalizer = self._actors.register_finalizer(self)
         try:
             spaces, states = self._actors.start()
             self._set_spaces(spaces, state_dtype, channels_first, window)
-            self._joiner = RolloutJoiner(self._layout, self._reward_shape, self.device)
-            self.t_states = self._joiner.states(states, 0)
+            self.t_states = join_states(states, 0, self._layout, self.device)
         except BaseException:
             self.close()
             raise
@@ -272,7 +269,11 @@ class RayRolloutCollector(RolloutResults):
         if state_dict is None:
             state_dict = self.agent.state_dict()
         check_weights(state_dict, self._shapes)
-        self._actors.update(dumps_for_worker(weights_on_cpu(state_dict)))
+        weights = {
+            name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
+            for name, value in state_dict.items()
+        }
+        self._actors.update(dumps_for_worker(weights))
 
     def _check_open(self) -> None:
         if not self._finalizer.alive:
@@ -280,7 +281,7 @@ class RayRolloutCollector(RolloutResults):
 
     def _set_results(self, played: Sequence[Mapping[str, Any]]) -> None:
         """Store a rollout's results; after an interrupt, this can be repeated."""
-        results = self._joiner.results(played)
+        results = join_results(played, self._layout, self._reward_shape, self.device)
         lags = [self._actors.version - found["version"] for found in played]
         sizes = torch.tensor([hi - lo for lo, hi in self._split])
         lag = torch.tensor(lags, dtype=torch.int32).repeat_interleave(sizes)
@@ -349,7 +350,7 @@ class RayRolloutCollector(RolloutResults):
         except BaseException:
             self._actors.call_all("load", "load_state_dict", before)
             raise
-        self.t_states = self._joiner.states([part.states for part in parts], 0)
+        self.t_states = join_states([p.states for p in parts], 0, self._layout, self.device)
         self.statistics.set_state(loop_state.statistics)
         self.global_steps = loop_state.global_steps
         self._steps_before = loop_state.global_steps - self._actors.turn * (

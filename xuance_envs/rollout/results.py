@@ -171,38 +171,39 @@ def check_end_values(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-class RolloutJoiner:
-    """Joiner of several collectors' results, in the order of their environments."""
+def join_results(
+    played: Sequence[Mapping[str, Any]],
+    layout: StateLayout,
+    reward_shape: tuple[int, ...],
+    device: torch.device,
+) -> dict[str, Any]:
+    """Join the results of several collectors, in the order of their environments."""
+    by_name = {name: [found[name] for found in played] for name in played[0]}
+    results: dict[str, Any] = {
+        name: _joined(by_name[name], axis, device) for name, axis in _AXIS.items()
+    }
+    for name, axis in _STATE_AXIS.items():
+        results[name] = join_states(by_name[name], axis, layout, device)
+    for part in layout.parts(results["states"]):
+        part.requires_grad_(part.is_floating_point())
+    masks = by_name["action_masks"]
+    without = [number for number, each in enumerate(masks) if each is None]
+    if without and len(without) < len(masks):
+        raise ValueError(
+            "action_masks: expected action masks from all environments or from none, got none "
+            f"from those of collector {without[0]}"
+        )
+    results["action_masks"] = None if without else _joined(masks, 1, device)
+    rewards = np.concatenate(by_name["rewards"], 1)
+    return {**results, "total_return": total_return_of(rewards, reward_shape)}
 
-    def __init__(
-        self, layout: StateLayout, reward_shape: tuple[int, ...], device: torch.device
-    ) -> None:
-        self._layout = layout
-        self._reward_shape = reward_shape
-        self._device = device
 
-    def results(self, played: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        by_name = {name: [found[name] for found in played] for name in played[0]}
-        results: dict[str, Any] = {
-            **{name: self._joined(by_name[name], axis) for name, axis in _AXIS.items()},
-            **{name: self.states(by_name[name], axis) for name, axis in _STATE_AXIS.items()},
-        }
-        for part in self._layout.parts(results["states"]):
-            part.requires_grad_(part.is_floating_point())
-        masks = by_name["action_masks"]
-        without = [number for number, each in enumerate(masks) if each is None]
-        if without and len(without) < len(masks):
-            raise ValueError(
-                "action_masks: expected action masks from all environments or from none, got none "
-                f"from those of collector {without[0]}"
-            )
-        results["action_masks"] = None if without else self._joined(masks, 1)
-        rewards = np.concatenate(by_name["rewards"], 1)
-        return {**results, "total_return": total_return_of(rewards, self._reward_shape)}
+def join_states(
+    by_collector: Iterable[Sequence[Any]], axis: int, layout: StateLayout, device: torch.device
+) -> Any:
+    by_part = zip(*by_collector, strict=True)
+    return layout.whole([_joined(parts, axis, device) for parts in by_part])
 
-    def states(self, by_collector: Iterable[Sequence[Any]], axis: int) -> Any:
-        by_part = zip(*by_collector, strict=True)
-        return self._layout.whole([self._joined(parts, axis) for parts in by_part])
 
-    def _joined(self, arrays: Iterable[Any], axis: int) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(list(arrays), axis)).to(self._device)
+def _joined(arrays: Iterable[Any], axis: int, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(list(arrays), axis)).to(device)
