@@ -96,14 +96,10 @@ class StateLayout:
 
     def rows(self, parts: Sequence[torch.Tensor], stage: _StagingBuffer | None) -> list[StateSlot]:
         """Return a slot for each row of ``parts``; ``stage`` holds data until it is transferred."""
-        tensors = zip(*(part.unbind() for part in parts), strict=True)
-        if stage is not None:
-            return [StateSlot(self.whole(row), stage.arrays, row, stage) for row in tensors]
-        targets = zip(*self._targets(parts), strict=True)
-        return [
-            StateSlot(self.whole(row), target, row, None)
-            for row, target in zip(tensors, targets, strict=True)
-        ]
+        tensors = list(zip(*(part.unbind() for part in parts), strict=True))
+        staged: Any = None if stage is None else [stage.arrays] * len(tensors)
+        rows = zip(tensors, staged or zip(*self._targets(parts), strict=True), strict=True)
+        return [StateSlot(self.whole(row), target, row, stage) for row, target in rows]
 
     def new_row(self, count: int) -> StateSlot:
         stage = self.stage(count)
@@ -203,45 +199,29 @@ def _state_leaf(
             f"observations{leaf.path}: expected a space with a fixed shape, which tensors require, "
             f"got {leaf.space}"
         )
-    dtype = state_dtype
-    if not _fits(leaf, state_dtype):
-        if alone:
-            raise ValueError(
-                f"state_dtype: expected a dtype that holds all values of {leaf.space}, "
-                f"got {state_dtype}"
-            )
-        dtype = torch.float32
+    dtype, limits, numpy_dtype = state_dtype, None, _numpy_dtype(state_dtype)
+    if numpy_dtype.kind != "f" and not np.can_cast(leaf.dtype, numpy_dtype, "safe"):
+        low, high = limits = np.iinfo(numpy_dtype).min, np.iinfo(numpy_dtype).max
+        box = leaf.space if isinstance(leaf.space, spaces.Box) and leaf.dtype.kind != "f" else None
+        if box is None or box.low.min() < low or box.high.max() > high:
+            if alone:
+                raise ValueError(
+                    f"state_dtype: expected a dtype that holds all values of {leaf.space}, "
+                    f"got {state_dtype}"
+                )
+            dtype, limits = torch.float32, None
     leading, seen = leaf.shape[:before], leaf.shape[before:]
     moved = len(seen) == IMAGE_AXES and bool(channels_first)
     if channels_first == "auto" and moved:
         square = [seen[0] == seen[1], seen[1] == seen[2]]  # height and width are often equal
         moved = square[0] if square[0] != square[1] else 2 * seen[0] > min(seen[1:])
     shape = (*leading, seen[2], *seen[:2]) if moved else leaf.shape
-    limits, numpy_dtype = None, _numpy_dtype(dtype)
-    if numpy_dtype.kind != "f" and not np.can_cast(leaf.dtype, numpy_dtype, "safe"):
-        limits = np.iinfo(numpy_dtype).min, np.iinfo(numpy_dtype).max
     return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, moved, limits)
 
 
 def _channels_first(part: Any) -> Any:
     move: Any = torch.movedim if isinstance(part, torch.Tensor) else np.moveaxis
     return move(part, -1, -IMAGE_AXES)
-
-
-def _fits(leaf: Leaf, dtype: torch.dtype) -> bool:
-    """Return whether the dtype is floating or holds every value of the leaf."""
-    numpy_dtype = _numpy_dtype(dtype)
-    if numpy_dtype.kind == "f":
-        return True
-    assert leaf.dtype is not None
-    if leaf.dtype.kind == "f":
-        return False
-    if np.can_cast(leaf.dtype, numpy_dtype, "safe"):
-        return True
-    if not isinstance(leaf.space, spaces.Box):
-        return False
-    limits = np.iinfo(numpy_dtype)
-    return bool(leaf.space.low.min() >= limits.min and leaf.space.high.max() <= limits.max)
 
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
