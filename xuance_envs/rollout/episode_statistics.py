@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class EpisodeHistory:
         self.lengths: list[list[int]] = [[] for _ in range(num_envs)]
         self.ends: list[tuple[int, int, Any]] = []
         self.max_return: Any = _plain(np.full(reward_shape, math.nan))
-        self._shape = reward_shape
+        self.shape = reward_shape
         self._window = window
         self._scores = np.zeros((num_envs, *reward_shape))
         self._steps = 0
@@ -53,11 +53,16 @@ class EpisodeHistory:
             score = info.get("episode_score", self._scores[env])
             length = info.get("episode_step", steps)
         score = np.asarray(score)
-        score = score.reshape(()) if not self._shape and score.size == 1 else score
-        if score.shape != self._shape:  # for example, a vector of rewards that were scalarized
+        score = score.reshape(()) if not self.shape and score.size == 1 else score
+        if score.shape != self.shape:  # for example, a vector of rewards that were scalarized
             score = self._scores[env]
         length = length.item() if isinstance(length, np.ndarray) else length  # some wrappers' form
-        self._append_episode(env, _plain(score.astype(np.float64)), int(length))
+        episode_return = _plain(score.astype(np.float64))
+        for kept, value in ((self.returns, episode_return), (self.lengths, int(length))):
+            kept[env].append(value)
+            del kept[env][: -self._window]
+        self.ends.append((self._steps, env, episode_return))
+        self.max_return = _plain(np.fmax(self.max_return, episode_return))
         self.restart(env)
         return True
 
@@ -89,39 +94,6 @@ class EpisodeHistory:
     def clear_finished(self) -> None:
         self.ends = []
 
-    def _append_episode(self, env: int, score: Any, length: int) -> None:
-        returns, lengths = self.returns[env], self.lengths[env]
-        returns.append(score)
-        lengths.append(length)
-        self.ends.append((self._steps, env, score))
-        if len(returns) > self._window:
-            del returns[0], lengths[0]
-        self.max_return = _plain(np.fmax(self.max_return, score))
-
-    @property
-    def finished(self) -> list[Any]:
-        """Returns of the episodes since :meth:`clear_finished`, in order of their ends."""
-        return [score for *_, score in self.ends]
-
-    @property
-    def mean_return(self) -> Any:
-        """Mean return in the window; NaN before the first episode."""
-        return _mean(self.returns, self._shape)
-
-    @property
-    def mean_length(self) -> float:
-        """Mean length in the window; NaN before the first episode."""
-        return float(_mean(self.lengths))
-
-    @property
-    def median_length(self) -> float:
-        """Median length in the window; NaN before the first episode."""
-        return float(_percentile(self.lengths, 50))
-
-    def return_percentile(self, percent: float) -> Any:
-        """Compute a percentile of the returns in the window; NaN before the first episode."""
-        return _percentile(self.returns, percent, self._shape)
-
 
 class EpisodeMetrics:
     """Metrics of recently finished episodes.
@@ -137,7 +109,7 @@ class EpisodeMetrics:
     @property
     def finished_ep_returns(self) -> list[Any]:
         """Returns of the episodes finished since the last rollout began, in order."""
-        return self.statistics.finished
+        return [score for *_, score in self.statistics.ends]
 
     @property
     def rolling_ep_returns(self) -> list[list[Any]]:
@@ -152,22 +124,22 @@ class EpisodeMetrics:
     @property
     def mean_ep_return(self) -> Any:
         """Mean of ``rolling_ep_returns`` over all environments; NaN before the first episode."""
-        return self.statistics.mean_return
+        return self._reduced_returns(np.mean)
 
     @property
     def lower_ep_return(self) -> Any:
         """5th percentile of ``rolling_ep_returns``; NaN before the first episode."""
-        return self.statistics.return_percentile(5)
+        return self._reduced_returns(np.percentile, 5)
 
     @property
     def median_ep_return(self) -> Any:
         """Median of ``rolling_ep_returns``; NaN before the first episode."""
-        return self.statistics.return_percentile(50)
+        return self._reduced_returns(np.percentile, 50)
 
     @property
     def upper_ep_return(self) -> Any:
         """95th percentile of ``rolling_ep_returns``; NaN before the first episode."""
-        return self.statistics.return_percentile(95)
+        return self._reduced_returns(np.percentile, 95)
 
     @property
     def max_ep_return(self) -> Any:
@@ -177,12 +149,15 @@ class EpisodeMetrics:
     @property
     def mean_ep_length(self) -> float:
         """Mean of ``rolling_ep_lengths``; NaN before the first episode."""
-        return self.statistics.mean_length
+        return float(_reduced(self.rolling_ep_lengths, (), np.mean))
 
     @property
     def median_ep_length(self) -> float:
         """Median of ``rolling_ep_lengths``; NaN before the first episode."""
-        return self.statistics.median_length
+        return float(_reduced(self.rolling_ep_lengths, (), np.percentile, 50))
+
+    def _reduced_returns(self, reduce: Callable[..., Any], *arguments: float) -> Any:
+        return _reduced(self.rolling_ep_returns, self.statistics.shape, reduce, *arguments)
 
 
 def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -224,15 +199,9 @@ def _plain(value: NDArray[Any]) -> Any:
     return np.array(value) if np.ndim(value) else float(value)
 
 
-def _mean(kept: Sequence[Sequence[Any]], shape: tuple[int, ...] = ()) -> Any:
-    return _plain(_flatten(kept, shape).mean(axis=0))
-
-
-def _percentile(kept: Sequence[Sequence[Any]], percent: float, shape: tuple[int, ...] = ()) -> Any:
-    return _plain(np.percentile(_flatten(kept, shape), percent, axis=0))
-
-
-def _flatten(kept: Sequence[Sequence[Any]], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return all values in one array, or a NaN if there are none."""
+def _reduced(
+    kept: list[list[Any]], shape: tuple[int, ...], reduce: Callable[..., Any], *arguments: float
+) -> Any:
+    """Reduce all values to one of this shape; NaN if there are none."""
     values = [value for each in kept for value in each] or [np.full(shape, math.nan)]
-    return np.array(values, np.float64)
+    return _plain(reduce(np.array(values, np.float64), *arguments, axis=0))
