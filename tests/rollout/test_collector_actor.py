@@ -18,6 +18,7 @@ from collected_envs import SPACES, TWO, Thinker, Weighing, env_fns
 from interrupts import Instant
 from masked_envs import MaskedEnv
 
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions
 from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
 from xuance_envs.rollout import collector_pool
@@ -135,7 +136,7 @@ def pool_of_one(replies: list[Any]) -> CollectorActorPool:
 
 
 def test_a_collector_that_is_lost_again_is_asked_again() -> None:
-    built = True, (None, None, None, [])
+    built = True, (StepSpaces(None, None), [])
     pool = pool_of_one([built, LOST, built, LOST, built, (True, "saved")])
     assert pool.call_all("save", "state_dict") == ["saved"]
     assert pool._plans[0].restarts == 2
@@ -144,7 +145,7 @@ def test_a_collector_that_is_lost_again_is_asked_again() -> None:
 def test_an_interrupt_leaves_all_weights_old_or_all_new() -> None:
     found = set()
     for number in count():
-        pool = pool_of_one([(True, (None, None, None, []))])
+        pool = pool_of_one([(True, (StepSpaces(None, None), []))])
         with Instant(number, [collector_pool.__file__]) as instant:
             pool.update(b"new")
         found.add((pool._plans[0].weights, pool._weights, pool.version))

@@ -246,9 +246,9 @@ def test_a_remote_collector_returns_the_same(scalarize: Any) -> None:
         *(dumps_for_worker(agent), torch.get_rng_state().numpy().tobytes(), options),
     )
     actor = CollectorActor(plan)
-    ok, (_, _, reward_space, _) = actor.call("build")
+    ok, (spaces, _) = actor.call("build")
     assert ok
-    assert (reward_space is None) == (scalarize is not None)
+    assert (spaces.reward_space is None) == (scalarize is not None)
     ok, results = actor.call("rollout", 0)
     assert ok
     actor.close()
@@ -260,7 +260,7 @@ def test_a_remote_collector_returns_the_same(scalarize: Any) -> None:
 def test_adapters_keep_numbers_as_they_are() -> None:
     with DummyVecEnv([lambda: Gym_Env("CartPole-v1")]) as envs:
         adapter = SingleAgentEnvs(envs, Critic(None))
-        assert adapter.reward_space is None
+        assert adapter.spaces.reward_space is None
         adapter.reset()
         envs.step_async([0])
         assert adapter.step_wait().results[0] is envs.buf_rews

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from gymnasium import Space
 
-from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces
 from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError, counted
@@ -117,7 +117,7 @@ class CollectorActor:
     def _location(self) -> str:
         return "this machine"
 
-    def build(self) -> tuple[Any, Any, Any, list[Any]]:
+    def build(self) -> tuple[StepSpaces, list[Any]]:
         """Create the collector, if it does not exist; return its spaces and first states."""
         if self._collector is None:
             plan = self._plan
@@ -134,9 +134,9 @@ class CollectorActor:
                 raise
             reseed(self._agent, plan.random_state, (plan.number, plan.restarts))
         collector = self._collector
-        states = _parts(collector.state_space, collector.t_states)
-        spaces = collector.state_space, collector.action_space, collector.reward_space
-        return *spaces, states
+        state_space = collector.state_space
+        spaces = StepSpaces(state_space, collector.action_space, collector.reward_space)
+        return spaces, _parts(state_space, collector.t_states)
 
     def _unpickle(self, packed: bytes, what: str) -> Any:
         try:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
+from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.group.recipe import derived_seed
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions, RayCluster
 from xuance_envs.engine.serialization import unpack_error
@@ -67,8 +68,8 @@ class CollectorActorPool:
 
     # -- starting ---------------------------------------------------------------------
 
-    def start(self) -> tuple[Any, list[Any]]:
-        """Return the three spaces that all collectors share, and each collector's first states."""
+    def start(self) -> tuple[StepSpaces, list[Any]]:
+        """Return the spaces that all collectors share, and each collector's first states."""
         for number in range(len(self._plans)):
             self._launch(number)
         found = []
@@ -77,19 +78,14 @@ class CollectorActorPool:
                 found.append(self._await_built(number))
             except ActorLostError as error:
                 raise self._died_error(number, error, "construct") from None
-        return self._common_spaces(found), [states for *_, states in found]
-
-    def _common_spaces(self, built: Sequence[tuple[Any, ...]]) -> list[Any]:
-        *first, _ = built[0]
-        names = "observation", "action", "reward"
-        for plan, (*found, _) in zip(self._plans, built, strict=True):
-            for name, expected, got in zip(names, first, found, strict=True):
-                if got != expected:
-                    raise RuntimeError(
-                        f"environment {plan.envs[0]} has a different {name} space than environment "
-                        f"0: expected {expected}, got {got}"
-                    )
-        return first
+        first: StepSpaces = found[0][0]
+        for plan, (spaces, _) in zip(self._plans, found, strict=True):
+            if (name := first.differing(spaces)) is not None:
+                raise RuntimeError(
+                    f"environment {plan.envs[0]} has a different {name.replace('_', ' ')} than "
+                    f"environment 0: expected {getattr(first, name)}, got {getattr(spaces, name)}"
+                )
+        return first, [states for _, states in found]
 
     def _launch(self, number: int) -> None:
         plan = self._plans[number]

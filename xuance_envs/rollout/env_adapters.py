@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
@@ -78,10 +78,9 @@ class SingleAgentEnvs:
             )
         check_agent(agent)
         self.vec_env = vec_env
-        self.space = vec_env.observation_space
-        self.action_space = vec_env.action_space
         self.gives_masks, self._needs_masks = takes_masks(agent)
-        self.reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)
+        reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)
+        self.spaces = StepSpaces(vec_env.observation_space, vec_env.action_space, reward_space)
 
     def reset(self, **given: Any) -> Any:
         """Reset all or some environments and return their observations."""
@@ -161,7 +160,7 @@ class MultiAgentEnvs:
                 "vec_env: expected agents whose rewards are numbers, got the reward_space "
                 f"{vec_env.reward_space}: pass weights or a function as scalarize"
             )
-        self.reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)
+        reward_space, self._scalar_rewards = scalarization(scalarize, vec_env.reward_space)
         self.vec_env = vec_env
         self.team = (vec_env.num_agents,)
         one = vec_env.agents[0]
@@ -171,18 +170,16 @@ class MultiAgentEnvs:
         if vec_env.state_space is not None:
             seen["state"] = vec_env.state_space
             self.leading_axes += [0] * len(SpaceLayout(vec_env.state_space).leaves)
-        self.space = spaces.Dict(seen)
-        self._layout = SpaceLayout(self.space)
-        self.action_space = vec_env.action_space[one]
+        self._space = spaces.Dict(seen)
+        self._layout = SpaceLayout(self._space)
+        self.spaces = StepSpaces(self._space, vec_env.action_space[one], reward_space)
         self.gives_masks = False
         # Agents that act next.
         self.alive = np.zeros((vec_env.num_envs, vec_env.num_agents), np.bool_)
         self._masks: Any = None
 
     def reset(self, **given: Any) -> Any:
-        start = self.vec_env.reset(**given)
-        self._update_acting(start)
-        return self._observation_parts(start)
+        return self._observed(self.vec_env.reset(**given))
 
     def step_wait(self) -> LoopStep:
         return self._loop_step(self.vec_env.step_wait())
@@ -192,39 +189,35 @@ class MultiAgentEnvs:
         return step.env_ids, self._loop_step(step)
 
     def load_state(self, state: EnvStates) -> None:
-        self._update_acting(self.vec_env.load_state(state))
+        self._observed(self.vec_env.load_state(state))
 
     def masks(self) -> NDArray[np.bool_] | None:
         """Return the next step's action masks, if the environments provide them."""
         return self._masks.copy() if self.gives_masks else None
 
-    def _observation_parts(self, here: MultiAgentStart | MultiAgentStep) -> dict[str, Any]:
-        return {name: getattr(here, name) for name in self.space}
-
-    def _update_acting(self, start: MultiAgentStart | MultiAgentStep) -> None:
-        """Record which agents act next, and their action masks."""
-        self.alive[start.env_ids] = start.alive
-        if start.action_masks is None:
-            return
-        if not self.gives_masks:
-            self.gives_masks = True
-            self._masks = np.ones((self.vec_env.num_envs, *start.action_masks.shape[1:]), np.bool_)
-        self._masks[start.env_ids] = start.action_masks
+    def _observed(self, here: MultiAgentStart | MultiAgentStep) -> dict[str, Any]:
+        """Record which agents act next, and their action masks; return the observations."""
+        self.alive[here.env_ids] = here.alive
+        masks = here.action_masks
+        if masks is not None:
+            if not self.gives_masks:
+                self.gives_masks = True
+                self._masks = np.ones((self.vec_env.num_envs, *masks.shape[1:]), np.bool_)
+            self._masks[here.env_ids] = masks
+        return {name: getattr(here, name) for name in self._space}
 
     def _loop_step(self, step: MultiAgentStep) -> LoopStep:
         acted = step.acted
         terminated, truncated = step.ends()
         segment_ends = np.flatnonzero(((terminated | truncated) & acted).any(axis=1))
-        self._update_acting(step)
-        ends = []
+        obs, ends = self._observed(step), []
         if step.first is not None:
-            self._update_acting(step.first)
-            parts = self._layout.flatten(self._observation_parts(step.first))
+            parts = self._layout.flatten(self._observed(step.first))
             for k, place in enumerate(step.env_ids.searchsorted(step.first.env_ids).tolist()):
                 first = self._layout.unflatten([part[k] for part in parts])
                 ends.append(EpisodeEnd(place, first, {}, bool(truncated[place].any())))
         rewards = step.rewards
         if self._scalar_rewards is not None:
             rewards = self._scalar_rewards(rewards)
-        results, obs = (rewards, terminated, truncated, acted), self._observation_parts(step)
+        results = rewards, terminated, truncated, acted
         return LoopStep(obs, results, step.episode_over, segment_ends, ends)

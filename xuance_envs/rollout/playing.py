@@ -65,8 +65,7 @@ class RolloutLoop(AgentLoop):
         self.device = device_of(agent, device)
         self.recorder = recorder
         self.global_steps = 0
-        spaces = envs.space, envs.action_space, envs.reward_space
-        self._set_spaces(spaces, state_dtype, channels_first, window, envs.leading_axes)
+        self._set_spaces(envs.spaces, state_dtype, channels_first, window, envs.leading_axes)
         self.vec_reset(seed=seed)
         if operator.index(steps_per_env) < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")

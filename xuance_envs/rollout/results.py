@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import Space
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import shape_of_rewards
+from xuance_envs.engine.data.space_layout import StepSpaces, shape_of_rewards
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ASKED, ActionLayout, AgentOutputs, checked_answer
 from xuance_envs.rollout.episode_statistics import EpisodeHistory, EpisodeMetrics
@@ -60,7 +58,7 @@ class RolloutResults(EpisodeMetrics, Uncopyable, ClosedOnExit):
 
     def _set_spaces(
         self,
-        spaces: tuple[Space[Any], Space[Any], Box | None],
+        spaces: StepSpaces,
         state_dtype: torch.dtype,
         channels_first: AutoBool,
         window: int,
