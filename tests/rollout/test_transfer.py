@@ -144,7 +144,7 @@ def test_images_travel_as_bytes_in_one_piece_and_are_turned_there(dtype):
     rows = layout.rows([make() for make in layout.makers(2, 5)], stage)
     images = np.random.default_rng(0).integers(0, 255, (5, 8, 6, 3), np.uint8)
     other = images[::-1].copy()
-    rows[0].write([images], [3], [[other[0]]])
+    rows[0].write([images], [(3, [other[0]])])
     assert transfer.log == ["waited for None", ((5, 8, 6, 3), torch.uint8)]
     rows[1].write([other])
     assert transfer.log[2] == "waited for 2", "the memory was in use"

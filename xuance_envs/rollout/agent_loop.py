@@ -168,14 +168,13 @@ class AgentLoop(RolloutResults):
         scores = self._scores_of(step)
         self.statistics.add_step(scores, first)
         self.global_steps += len(scores)
-        places, firsts, finished = [], [], []
+        firsts, finished = [], []
         for place, first_obs, info, truncated in step.ends:
-            places.append(place)
-            firsts.append(self._layout.observed(first_obs))
+            firsts.append((place, self._layout.observed(first_obs)))
             if self.statistics.add_end(first + place, info, truncated):
                 finished.append(place)
         parts = self._layout.observed(step.obs)
-        row.write(parts, places, firsts)
+        row.write(parts, firsts)
         return parts, finished
 
     def _scores_of(self, step: LoopStep) -> NDArray[Any]:

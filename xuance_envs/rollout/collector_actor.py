@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,7 @@ _GENERATORS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]
         lambda generator: generator.get_state(legacy=False),
         lambda generator, state: generator.set_state(state),
     ),
-    random.Random: (
-        lambda generator: generator.getstate(),
-        lambda generator, state: generator.setstate(state),
-    ),
+    random.Random: (methodcaller("getstate"), lambda generator, state: generator.setstate(state)),
 }
 _WITHOUT_GENERATORS = type, torch.Tensor, random.SystemRandom  # the last one has no state
 

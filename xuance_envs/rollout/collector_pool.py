@@ -119,8 +119,7 @@ class CollectorActorPool:
 
     def play(self) -> None:
         """Start this turn in all collectors that have not started it yet; do not wait."""
-        self._send_weights()
-        self._await_updates()
+        self._update_agents()
         for number in range(len(self._actors)):
             if number not in self._pending:
                 self._pending[number] = self._call(number, "rollout", self.turn)
@@ -159,17 +158,14 @@ class CollectorActorPool:
         plans = [replace(plan, weights=weights, version=version) for plan in self._plans]
         # One statement without calls, so an interrupt cannot come halfway.
         self._plans, self._weights, self.version = plans, stored, version
-        self._send_weights()
-        self._await_updates()
+        self._update_agents()
 
-    def _send_weights(self) -> None:
+    def _update_agents(self) -> None:
+        """Send new weights; wait until all agent copies have them, unless a rollout is pending."""
         for number in range(len(self._actors)):
             if self._versions[number] != self.version:  # the actor updates after a pending rollout
                 self._updates[number] = self._call(number, "update", self._weights, self.version)
                 self._versions[number] = self.version
-
-    def _await_updates(self) -> None:
-        """Wait until all agent copies have the new weights, unless a rollout is pending."""
         while self._updates and not self._pending:
             number, ref = next(iter(self._updates.items()))
             with suppress(ActorLostError):  # its replacement starts with the new weights

@@ -73,7 +73,6 @@ class RolloutLoop(AgentLoop):
         self._bounds = half_bounds(vec_env) if self.halves != 1 else []
         self._trial = HalvesTrial()
         self.steps_per_env = steps_per_env
-        self._stored_masks: list[torch.Tensor] = []
         self.progress = progress
         shape = steps_per_env, self.num_envs, *self._team
         self._storage = RolloutStorage(
@@ -100,18 +99,17 @@ class RolloutLoop(AgentLoop):
         rows = rollout.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
-        self._stored_masks = []
         with torch.no_grad():
             self._play(rollout)
         self._storage.send(rollout)
         self._check_numbers(rollout)
         self._set_results(rollout)
-        self.action_masks = torch.stack(self._stored_masks) if self._stored_masks else None
-        self._stored_masks = []
 
     def _play(self, rollout: Rollout) -> None:
-        steps = iter(self._progress_bar())
-        done = 0
+        bar: Iterable[int] = range(self.steps_per_env)
+        if self.progress:
+            bar = tqdm(bar, desc="rollout", unit=" steps", unit_scale=self.num_envs, leave=False)
+        steps, done = iter(bar), 0
         while (left := self.steps_per_env - done) > 0:
             # With action masks, the agent acts for all environments in one call.
             masks = self._envs.gives_masks
@@ -135,7 +133,7 @@ class RolloutLoop(AgentLoop):
             self._start_step(self._transfer.receive(outputs[0]))
             # Meanwhile, the worker processes step.
             if self._masks is not None:
-                self._stored_masks.append(self._masks)
+                rollout.masks.append(self._masks)
             rollout.store_outputs(t, outputs)
             parts, step = self._finish_step(rows[t + 1])
             rollout.store_step(t, step, parts)
@@ -190,6 +188,7 @@ class RolloutLoop(AgentLoop):
         self.actions, self.log_probs, self.values = rollout.outputs
         self.rewards, self.done_flags, self.trunc_flags = rollout.results[:3]
         self.end_states = rollout.ends.states()
+        self.action_masks = torch.stack(rollout.masks) if rollout.masks else None
         self.ep_counts = torch.from_numpy(rollout.ends.counts(self.num_envs)).to(self.device)
         self.total_return = total_return_of(rollout.hosts[0], self._reward_shape)
 
@@ -227,9 +226,3 @@ class RolloutLoop(AgentLoop):
             self.recorder, self.global_steps = recorder, global_steps
             self._must_reset = True
         self.vec_reset()
-
-    def _progress_bar(self) -> Iterable[int]:
-        steps = range(self.steps_per_env)
-        if not self.progress:
-            return steps
-        return tqdm(steps, desc="rollout", unit=" steps", unit_scale=self.num_envs, leave=False)

@@ -47,20 +47,18 @@ class StateLayout:
             raise ValueError(
                 f"channels_first: expected True, False or 'auto', got {channels_first!r}"
             )
-        self._space = SpaceLayout(space)
+        layout = SpaceLayout(space)
+        # Split an observation or a batch into its parts, and join parts.
+        self.parts, self.whole = layout.flatten, layout.unflatten
         self._transfer = transfer
-        leaves = self._space.leaves
+        leading_axes = leading_axes or [0] * len(layout.leaves)
         self._leaves = [
-            _state_leaf(leaf, state_dtype, channels_first, self._space.flat, before)
-            for leaf, before in zip(leaves, leading_axes or [0] * len(leaves), strict=True)
+            _state_leaf(leaf, state_dtype, channels_first, layout.flat, before)
+            for leaf, before in zip(layout.leaves, leading_axes, strict=True)
         ]
         if channels_first is True and not any(leaf.moved for leaf in self._leaves):
             raise ValueError(f"channels_first=True: expected images with three axes, got {space}")
-        self.shape = self._space.unflatten([leaf.shape for leaf in self._leaves])
-
-    def parts(self, observations: Any) -> list[Any]:
-        """Split an observation or a batch into its parts."""
-        return self._space.flatten(observations)
+        self.shape = self.whole([leaf.shape for leaf in self._leaves])
 
     def observed(self, observations: Any) -> list[Any]:
         """Split observations into parts; raise a ValueError if a state's dtype cannot hold them."""
@@ -75,10 +73,6 @@ class StateLayout:
                         f"is {leaf.dtype}, got {wrong[0]}"
                     )
         return parts
-
-    def whole(self, parts: Sequence[Any]) -> Any:
-        """Join parts into an observation or a batch."""
-        return self._space.unflatten(parts)
 
     def permute(self, observation: Any) -> Any:
         """Move the axes of an observation or a batch to a state's order."""
@@ -131,17 +125,14 @@ class StateSlot:
         self._stage = stage
 
     def write(
-        self,
-        parts: Sequence[NDArray[Any]],
-        places: Sequence[int] = (),
-        replacements: Sequence[Sequence[Any]] = (),
+        self, parts: Sequence[NDArray[Any]], replacements: Sequence[tuple[int, Any]] = ()
     ) -> None:
-        """Write a batch of observations, with ``replacements`` at ``places``."""
+        """Write a batch of observations, with the parts of others in some places."""
         if self._stage is not None:
             self._stage.wait()
         for target, part in zip(self._targets, parts, strict=True):
             target[...] = part
-        for place, replacement in zip(places, replacements, strict=True):
+        for place, replacement in replacements:
             for target, value in zip(self._targets, replacement, strict=True):
                 target[place] = value
         if self._stage is not None:

@@ -88,6 +88,7 @@ class Rollout:
         self.results = results
         self.hosts = hosts
         self.ends = ends
+        self.masks: list[torch.Tensor] = []
         self._first = first
         self._output_rows = list(zip(*(output.unbind() for output in outputs), strict=True))
         self._result_rows = list(zip(*hosts, strict=True))
