@@ -25,11 +25,8 @@ Scalarize = ArrayLike | Callable[[NDArray[Any]], Any]
 """Weights of the components of vector rewards, or a function of rewards ``(n, k)``."""
 
 
-class EpisodeEnd(NamedTuple):
-    place: int
-    first: Any
-    info: Mapping[Any, Any]
-    truncated: bool
+EpisodeEnd = tuple[int, Any, Mapping[Any, Any], bool]
+"""Position, next episode's first observation, last info, and True if the episode was truncated."""
 
 
 class LoopStep(NamedTuple):
@@ -103,7 +100,7 @@ class SingleAgentEnvs:
         ends = []
         for place in segment_ends.tolist():
             info = infos[place]
-            ends.append(EpisodeEnd(place, info["reset_obs"], info, bool(truncated[place])))
+            ends.append((place, info["reset_obs"], info, bool(truncated[place])))
         return LoopStep(observations, (rewards, terminated, truncated), ended, segment_ends, ends)
 
     def load_state(self, state: EnvStates) -> None:
@@ -210,12 +207,13 @@ class MultiAgentEnvs:
         acted = step.acted
         terminated, truncated = step.ends()
         segment_ends = np.flatnonzero(((terminated | truncated) & acted).any(axis=1))
-        obs, ends = self._observed(step), []
+        obs = self._observed(step)
+        ends: list[EpisodeEnd] = []
         if step.first is not None:
             parts = self._layout.flatten(self._observed(step.first))
             for k, place in enumerate(step.env_ids.searchsorted(step.first.env_ids).tolist()):
                 first = self._layout.unflatten([part[k] for part in parts])
-                ends.append(EpisodeEnd(place, first, {}, bool(truncated[place].any())))
+                ends.append((place, first, {}, bool(truncated[place].any())))
         rewards = step.rewards
         if self._scalar_rewards is not None:
             rewards = self._scalar_rewards(rewards)

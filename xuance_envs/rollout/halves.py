@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from operator import attrgetter
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -90,8 +90,8 @@ class Half:
         for places, step, at in batches:
             here = range(at.start, at.stop)
             segment_ends += [int(places[k]) for k in step.segment_ends.tolist() if k in here]
-            ends += [e._replace(place=int(places[e.place])) for e in step.ends if e.place in here]
-        ends.sort(key=attrgetter("place"))
+            ends += [(int(places[k]), *end) for k, *end in step.ends if k in here]
+        ends.sort(key=itemgetter(0))
         obs, results = self._layout.whole(others[count:]), tuple(others[:count])
         return LoopStep(obs, results, ended, np.array(sorted(segment_ends), np.intp), ends)
 

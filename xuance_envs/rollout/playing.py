@@ -187,9 +187,14 @@ class RolloutLoop(AgentLoop):
         self.states = self._layout.whole(states)
         self.actions, self.log_probs, self.values = rollout.outputs
         self.rewards, self.done_flags, self.trunc_flags = rollout.results[:3]
-        self.end_states = rollout.ends.states()
+        envs, *parts = map(np.concatenate, zip(*rollout.ends, strict=True))
+        order = np.argsort(envs, kind="stable")
+        last = self._layout.new_row(len(order))
+        last.write([part[order] for part in parts])
+        self.end_states = last.states
+        counts = np.bincount(envs, minlength=self.num_envs).astype(np.int32)
+        self.ep_counts = torch.from_numpy(counts).to(self.device)
         self.action_masks = torch.stack(rollout.masks) if rollout.masks else None
-        self.ep_counts = torch.from_numpy(rollout.ends.counts(self.num_envs)).to(self.device)
         self.total_return = total_return_of(rollout.hosts[0], self._reward_shape)
 
     def test_agent(self, render_every: int) -> None:

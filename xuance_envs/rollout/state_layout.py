@@ -107,22 +107,14 @@ class StateLayout:
         return [np.moveaxis(a, -IMAGE_AXES, -1) if leaf.moved else a for a, leaf in pairs]
 
 
+@dataclass(slots=True, eq=False)
 class StateSlot:
     """Memory for a batch of states: observations are written to it, and the agent reads it."""
 
-    __slots__ = ("_stage", "_targets", "_tensors", "states")
-
-    def __init__(
-        self,
-        states: Any,
-        targets: Sequence[NDArray[Any]],
-        tensors: Sequence[torch.Tensor],
-        stage: _StagingBuffer | None,
-    ) -> None:
-        self.states = states
-        self._targets = targets
-        self._tensors = tensors
-        self._stage = stage
+    states: Any
+    _targets: Sequence[NDArray[Any]]
+    _tensors: Sequence[torch.Tensor]
+    _stage: _StagingBuffer | None
 
     def write(
         self, parts: Sequence[NDArray[Any]], replacements: Sequence[tuple[int, Any]] = ()

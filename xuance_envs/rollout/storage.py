@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,14 @@ class RolloutStorage:
         self._transfer.wait(self._mark)
         hosts = [host.numpy() for host in self._hosts or results]
         rows = self._rows(states, 0, states[0].shape[1])
-        return Rollout(states, rows, outputs, results, hosts, SegmentEnds(self._layout))
+        return Rollout(states, rows, outputs, results, hosts)
 
     def part(self, whole: Rollout, lo: int, hi: int) -> Rollout:
         """Return a view of a rollout's environments ``lo`` to ``hi - 1``."""
         kinds: Any = whole.states, whole.outputs, whole.results, whole.hosts
         states, outputs, results, hosts = ([each[:, lo:hi] for each in kind] for kind in kinds)
         rows = self._rows(states, lo, hi)
-        return Rollout(states, rows, outputs, results, hosts, whole.ends, lo)
+        return Rollout(states, rows, outputs, results, hosts, lo, whole.ends)
 
     def _rows(self, states: list[torch.Tensor], lo: int, hi: int) -> list[StateSlot]:
         if (lo, hi) not in self._stages:
@@ -69,29 +70,23 @@ class RolloutStorage:
             self._mark = self._transfer.mark()
 
 
+@dataclass(eq=False)
 class Rollout:
     """The tensors of a rollout. An axis of agents, if any, follows the environments' axis."""
 
-    def __init__(
-        self,
-        states: list[torch.Tensor],
-        state_rows: list[StateSlot],
-        outputs: Sequence[torch.Tensor],
-        results: Sequence[torch.Tensor],
-        hosts: Sequence[NDArray[Any]],
-        ends: SegmentEnds,
-        first: int = 0,
-    ) -> None:
-        self.states = states
-        self.state_rows = state_rows
-        self.outputs = outputs
-        self.results = results
-        self.hosts = hosts
-        self.ends = ends
-        self.masks: list[torch.Tensor] = []
-        self._first = first
-        self._output_rows = list(zip(*(output.unbind() for output in outputs), strict=True))
-        self._result_rows = list(zip(*hosts, strict=True))
+    states: list[torch.Tensor]
+    state_rows: list[StateSlot]
+    outputs: Sequence[torch.Tensor]
+    results: Sequence[torch.Tensor]
+    hosts: Sequence[NDArray[Any]]
+    first: int = 0
+    ends: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
+    """For segments that end together, the environments and the parts of their last states."""
+    masks: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._output_rows = list(zip(*(output.unbind() for output in self.outputs), strict=True))
+        self._result_rows = list(zip(*self.hosts, strict=True))
 
     def store_outputs(self, t: int, outputs: AgentOutputs) -> None:
         for row, output in zip(self._output_rows[t], outputs, strict=True):
@@ -108,28 +103,5 @@ class Rollout:
             truncated[np.logical_and.reduce([unfinished, *acted])] = 1
             places = np.arange(len(parts[0]))
         if len(places):
-            self.ends.add(self._first + places, [part.take(places, axis=0) for part in parts])
-
-
-class SegmentEnds:
-    """The last observations of a rollout's segments."""
-
-    def __init__(self, layout: StateLayout) -> None:
-        self._layout = layout
-        self._envs: list[NDArray[np.intp]] = []
-        self._parts: list[list[NDArray[Any]]] = []
-
-    def add(self, envs: NDArray[np.intp], parts: list[NDArray[Any]]) -> None:
-        self._envs.append(envs)
-        self._parts.append(parts)
-
-    def states(self) -> Any:
-        """Return the last states, ordered by environment, then by time."""
-        order = np.argsort(np.concatenate(self._envs), kind="stable")
-        row = self._layout.new_row(len(order))
-        row.write([np.concatenate(part)[order] for part in zip(*self._parts, strict=True)])
-        return row.states
-
-    def counts(self, num_envs: int) -> NDArray[np.int32]:
-        """Return the number of segments of each environment, ``(num_envs,)``."""
-        return np.bincount(np.concatenate(self._envs), minlength=num_envs).astype(np.int32)
+            copies = [part.take(places, axis=0) for part in parts]
+            self.ends.append((self.first + places, *copies))
