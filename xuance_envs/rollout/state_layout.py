@@ -140,37 +140,27 @@ class _StagingBuffer:
 
     def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:
         self._transfer = transfer
-        self._leaves = leaves
-        # In the observations' dtype: for images, uint8 has a quarter of float32's bytes.
-        self._hosts = [
-            transfer.host_tensor(
-                (count, *leaf.observed_shape), _torch_dtype(leaf.observed_dtype) or leaf.dtype
-            )
-            for leaf in leaves
-        ]
-        self.arrays = [host.numpy() for host in self._hosts]
-        self._device_buffers = [
-            torch.empty_like(host, device=transfer.device)
-            if leaf.moved or host.dtype != leaf.dtype
-            else None
-            for leaf, host in zip(leaves, self._hosts, strict=True)
-        ]
         self._sent: torch.cuda.Event | None = None
+        self.arrays: list[NDArray[Any]] = []
+        self._copies: list[tuple[bool, torch.Tensor, torch.Tensor | None]] = []
+        for leaf in leaves:
+            # In the observations' dtype: for images, uint8 has a quarter of float32's bytes.
+            dtype = _torch_dtype(leaf.observed_dtype) or leaf.dtype
+            host = transfer.host_tensor((count, *leaf.observed_shape), dtype)
+            converts = leaf.moved or dtype != leaf.dtype
+            buffer = torch.empty_like(host, device=transfer.device) if converts else None
+            self.arrays.append(host.numpy())
+            self._copies.append((leaf.moved, host, buffer))
 
     def wait(self) -> None:
         self._transfer.wait(self._sent)
 
     def send(self, tensors: Sequence[torch.Tensor]) -> None:
         """Start copying the arrays to tensors on the device."""
-        for leaf, host, device_buffer, tensor in zip(
-            self._leaves, self._hosts, self._device_buffers, tensors, strict=True
-        ):
-            if device_buffer is None:
-                self._transfer.send(host, tensor)
-                continue
-            self._transfer.send(host, device_buffer)
-            moved = torch.movedim(device_buffer, -1, -IMAGE_AXES) if leaf.moved else device_buffer
-            tensor.copy_(moved)
+        for (moved, host, buffer), tensor in zip(self._copies, tensors, strict=True):
+            self._transfer.send(host, tensor if buffer is None else buffer)
+            if buffer is not None:
+                tensor.copy_(_channels_first(buffer) if moved else buffer)
         self._sent = self._transfer.mark()
 
 
