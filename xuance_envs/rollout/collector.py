@@ -246,9 +246,9 @@ class MultiAgentRolloutCollector(RolloutCollector):
             ``(T, N, A)`` float32. An agent's estimates use only its own values, and no rewards
             after its own termination or truncation.
         """
-        count = self._num_segments()
         with torch.no_grad():
-            values = self._end_values({"obs": self.end_obs, "state": self.end_states}, count)
+            count = self._num_segments()
+            values = self._end_values(count, {"obs": self.end_obs, "state": self.end_states})
             terminated = self.done_flags.bool() | ~self.acted
             ended = terminated | self.trunc_flags.bool()
             last = torch.zeros_like(self.values)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -32,22 +31,7 @@ from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-# How to get and set the state of each kind of generator.
-_GENERATORS: Mapping[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
-    torch.Generator: (
-        lambda generator: generator.get_state().numpy().tobytes(),
-        lambda generator, state: generator.set_state(byte_tensor(state)),
-    ),
-    np.random.Generator: (
-        lambda generator: generator.bit_generator.state,
-        lambda generator, state: setattr(generator.bit_generator, "state", state),
-    ),
-    np.random.RandomState: (
-        lambda generator: generator.get_state(legacy=False),
-        lambda generator, state: generator.set_state(state),
-    ),
-    random.Random: (methodcaller("getstate"), lambda generator, state: generator.setstate(state)),
-}
+_GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
 _WITHOUT_GENERATORS = type, torch.Tensor, random.SystemRandom  # the last one has no state
 
 
@@ -213,16 +197,16 @@ def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
         return
     torch.manual_seed(_derive_seed(state, path))
     fork = RngFork(path)
-    for generator, get_state, set_state in _iter_generators(agent):
+    for generator in _iter_generators(agent):
         if isinstance(generator, torch.Generator):
-            generator.manual_seed(_derive_seed(get_state(generator), path))
+            generator.manual_seed(_derive_seed(_get_state(generator), path))
         else:
-            set_state(generator, get_state(fork(generator)))
+            _set_state(generator, _get_state(fork(generator)))
 
 
 def get_rng_states(agent: Any) -> bytes:
     """Return the states of torch's global generator and the agent's generators."""
-    own = [get_state(generator) for generator, get_state, _ in _iter_generators(agent)]
+    own = map(_get_state, _iter_generators(agent))
     return dumps_plain([torch.get_rng_state().numpy().tobytes(), *own])
 
 
@@ -235,14 +219,31 @@ def set_rng_states(agent: Any, rng_states: bytes) -> None:
             f"has, got {len(own)}"
         )
     torch.set_rng_state(byte_tensor(shared))
-    for (generator, _, set_state), state in zip(generators, own, strict=True):
-        set_state(generator, state)
+    for generator, state in zip(generators, own, strict=True):
+        _set_state(generator, state)
 
 
-def _iter_generators(
-    agent: Any,
-) -> Iterator[tuple[Any, Callable[[Any], Any], Callable[[Any, Any], Any]]]:
-    """Yield the generators of the agent and its parts, with functions that get and set each one."""
+def _get_state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state(legacy=False)
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(byte_tensor(state) if isinstance(state, bytes) else state)
+
+
+def _iter_generators(agent: Any) -> Iterator[Any]:
+    """Yield the generators of the agent and its parts."""
     queue = deque(agent.modules() if isinstance(agent, torch.nn.Module) else [agent])
     seen: dict[int, Any] = {}
     while queue:
@@ -250,9 +251,8 @@ def _iter_generators(
         if id(value) in seen or isinstance(value, _WITHOUT_GENERATORS):
             continue
         seen[id(value)] = value
-        kind = next((each for each in _GENERATORS if isinstance(value, each)), None)
-        if kind is not None:
-            yield value, *_GENERATORS[kind]
+        if isinstance(value, _GENERATORS):
+            yield value
         else:
             if isinstance(value, Space):
                 _ = value.np_random  # the space creates it on first use

@@ -91,9 +91,6 @@ class EpisodeHistory:
         self._scores, self._steps = state["scores"].copy(), state["steps"]
         self._episode_began = list(state["begun"])
 
-    def clear_finished(self) -> None:
-        self.ends = []
-
 
 class EpisodeMetrics:
     """Metrics of recently finished episodes.

@@ -95,7 +95,7 @@ class RolloutLoop(AgentLoop):
         self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
         self.drop_results()
         rollout = self._storage.begin()
-        self.statistics.clear_finished()
+        self.statistics.ends = []
         rows = rollout.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states

@@ -174,8 +174,7 @@ class RayRolloutCollector(RolloutResults):
         try:
             if processes == "auto":
                 processes = max_cpus_per_collector(cluster, actor_options, num_collectors)
-            size = min(hi - lo for lo, hi in self._split)
-            count = max(1, min(int(processes), size))
+            count = min(int(processes), self.num_envs // num_collectors)
             plans = [
                 CollectorPlan(
                     number=number,

@@ -19,14 +19,11 @@ from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 from xuance_envs.vector_envs.options import AutoBool
 
-RESULTS = (
-    *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
-    *("end_states", "ep_counts", "total_return", "action_masks"),
-)
-"""Attributes that a rollout sets."""
-
 STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
 """Results with one row per step, without the states."""
+
+RESULTS = ("states", *STACKED, "end_states", "ep_counts", "total_return", "action_masks")
+"""Attributes that a rollout sets."""
 
 _AXIS = {**dict.fromkeys(STACKED, 1), "ep_counts": 0}
 _STATE_AXIS = {"states": 1, "t_states": 0, "end_states": 0}
@@ -106,9 +103,8 @@ class RolloutResults(EpisodeMetrics, Uncopyable, ClosedOnExit):
             ValueError: ``gamma`` or ``gae_lambda`` is not from 0 to 1, or the agent's outputs are
                 invalid.
         """
-        count = self._num_segments()
         with torch.no_grad():
-            values = self._end_values(self.end_states, count)
+            values = self._end_values(self._num_segments(), self.end_states)
             terminated = self.done_flags.bool()
             return generalized_advantages(
                 self.rewards,
@@ -125,7 +121,7 @@ class RolloutResults(EpisodeMetrics, Uncopyable, ClosedOnExit):
             raise RuntimeError("advantages: there is no rollout yet; call rollout first")
         return int(self.ep_counts.sum())
 
-    def _end_values(self, states: Any, count: int) -> torch.Tensor:
+    def _end_values(self, count: int, states: Any) -> torch.Tensor:
         """Return the agent's values of the last states of all segments."""
         masks = self.action_masks
         if masks is not None:  # only values are used: allow all actions
