@@ -22,10 +22,7 @@ TEXT_COLOR = (0, 204, 102)
 
 
 def render_folder() -> str:
-    """Return the default folder: ``renders/<project>/<run>`` of the active wandb run.
-
-    Without an active run it is ``renders/misc``. This function does not import wandb.
-    """
+    """Return ``renders/<project>/<run>`` of the active wandb run, else ``renders/misc``."""
     run = getattr(sys.modules.get("wandb"), "run", None)
     if run is None:
         return "renders/misc"
@@ -42,9 +39,6 @@ def image_of(frame: Any) -> Image.Image:
     """Convert a frame, ``(height, width)`` or with 3 or 4 channels as last axis, to RGB.
 
     Values are from 0 to 255. Booleans, and floats of at most 1, are multiplied by 255.
-
-    Raises:
-        ValueError: the frame is not an image, or values are out of range.
     """
     array = np.asarray(frame)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
@@ -159,7 +153,11 @@ class GifRecorder:
                 0 to 255, or floats from 0 to 1.
         """
         if self._writer is not None:
-            self._writer.add(self._frame(render()))
+            image = image_of(render())
+            size = max(10, image.height // 20)
+            text, font = f"Total Reward: {_text(self._reward)}", ImageFont.load_default(size)
+            ImageDraw.Draw(image).text((size, size), text, fill=TEXT_COLOR, font=font)
+            self._writer.add(image)
 
     def after_step(self, reward: Any, finished: bool, global_steps: int) -> None:
         """Record a step of environment 0 and, at the end of its episode, save the GIF.
@@ -196,13 +194,6 @@ class GifRecorder:
         self._next_recording = state["due"]
         self._reward = np.asarray(state["reward"], np.float64)[()]
         self._writer = None if state["film"] is None else GifWriter.restored(state["film"])
-
-    def _frame(self, rendered: Any) -> Image.Image:
-        image = image_of(rendered)
-        size = max(10, image.height // 20)
-        text, font = f"Total Reward: {_text(self._reward)}", ImageFont.load_default(size)
-        ImageDraw.Draw(image).text((size, size), text, fill=TEXT_COLOR, font=font)
-        return image
 
     def _save(self, writer: GifWriter) -> None:
         path = Path(self.folder) / f"render_{self.count}.gif"
