@@ -259,16 +259,11 @@ class MultiAgentRolloutCollector(RolloutCollector):
             # A reward equal to the value gives an advantage of 0 where an agent did not act.
             baseline = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
             rewards = torch.where(self.acted, self.rewards, baseline)
-            ended = ended.flatten(1)
+            series = rewards, baseline, terminated, ended
+            rewards, baseline, terminated, ended = (each.flatten(1) for each in series)
             end_values = check_end_values(last.flatten(1).t()[ended.t()])
             advantages = generalized_advantages(
-                rewards.flatten(1),
-                baseline.flatten(1),
-                terminated.flatten(1),
-                ended,
-                end_values,
-                gamma,
-                gae_lambda,
+                rewards, baseline, terminated, ended, end_values, gamma, gae_lambda
             )
         return advantages.reshape(self.acted.shape)
 

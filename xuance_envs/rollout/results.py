@@ -104,17 +104,10 @@ class RolloutResults(EpisodeMetrics, Uncopyable, ClosedOnExit):
                 invalid.
         """
         with torch.no_grad():
-            values = self._end_values(self._num_segments(), self.end_states)
+            last = check_end_values(self._end_values(self._num_segments(), self.end_states))
             terminated = self.done_flags.bool()
-            return generalized_advantages(
-                self.rewards,
-                self.values,
-                terminated,
-                terminated | self.trunc_flags.bool(),
-                check_end_values(values),
-                gamma,
-                gae_lambda,
-            )
+            played = self.rewards, self.values, terminated, terminated | self.trunc_flags.bool()
+            return generalized_advantages(*played, last, gamma, gae_lambda)
 
     def _num_segments(self) -> int:
         if "ep_counts" not in self.__dict__:
