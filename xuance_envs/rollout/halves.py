@@ -40,20 +40,21 @@ def half_bounds(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
     return [(0, middle), (middle, vec_env.num_envs)]
 
 
-def validate_halves(halves: Halves, vec_env: VecEnv | MultiAgentVecEnv, records: bool) -> Halves:
-    """Validate ``halves``; replace ``"auto"`` by 1 if two halves are not possible."""
+def validate_halves(
+    halves: Halves, vec_env: VecEnv | MultiAgentVecEnv, records: bool
+) -> tuple[Halves, list[tuple[int, int]]]:
+    """Return ``halves``, with 1 for ``"auto"`` if two are not possible, and the halves' bounds."""
     if halves not in (1, 2, "auto"):
         raise ValueError(f"halves: expected 1, 2 or 'auto', got {halves!r}")
-    if halves == 1:
-        return 1
+    bounds = [] if halves == 1 else half_bounds(vec_env)
     mismatch = ""
-    if not half_bounds(vec_env):
+    if not bounds:
         mismatch = f"a vec env with two or more workers, got {vec_env!r}"
     elif records:
         mismatch = "recorder=None, got a recorder, which renders only while no environment steps"
     if halves == 2 and mismatch:
         raise ValueError(f"halves=2: expected {mismatch}")
-    return 1 if mismatch else halves
+    return 1 if mismatch else halves, bounds
 
 
 class Half:

@@ -16,14 +16,7 @@ from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
 from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers, device_of
 from xuance_envs.rollout.env_adapters import Scalarize
-from xuance_envs.rollout.halves import (
-    STEPS_PER_TURN,
-    Half,
-    Halves,
-    HalvesTrial,
-    half_bounds,
-    validate_halves,
-)
+from xuance_envs.rollout.halves import STEPS_PER_TURN, Half, Halves, HalvesTrial, validate_halves
 from xuance_envs.rollout.recorder import GifRecorder, image_of
 from xuance_envs.rollout.results import total_return_of
 from xuance_envs.rollout.storage import Rollout, RolloutStorage
@@ -69,8 +62,7 @@ class RolloutLoop(AgentLoop):
         self.vec_reset(seed=seed)
         if operator.index(steps_per_env) < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
-        self.halves = validate_halves(halves, vec_env, recorder is not None)
-        self._bounds = half_bounds(vec_env) if self.halves != 1 else []
+        self.halves, self._bounds = validate_halves(halves, vec_env, recorder is not None)
         self._trial = HalvesTrial()
         self.steps_per_env = steps_per_env
         self.progress = progress
@@ -155,7 +147,10 @@ class RolloutLoop(AgentLoop):
                     batch = self._envs.recv(half.outstanding)
                     for each in halves:
                         each.add(*batch)
-                self._finish_turn(half, part, t)
+                step = half.step()
+                self._just_reset[half.lo : half.hi] = step.ended
+                observed, _ = self._record_step(half.lo, part.state_rows[t + 1], step)
+                part.store_step(t, step, observed)
                 if t + 1 < stop:
                     self._send(half, part, t + 1)
         self.t_states = rollout.state_rows[stop].states
@@ -167,12 +162,6 @@ class RolloutLoop(AgentLoop):
         for_envs = self._action_layout.for_envs(self._transfer.receive(outputs[0]))
         self.vec_env.send(for_envs, half.env_ids)
         part.store_outputs(t, outputs)
-
-    def _finish_turn(self, half: Half, part: Rollout, t: int) -> None:
-        step = half.step()
-        self._just_reset[half.lo : half.hi] = step.ended
-        parts, _ = self._record_step(half.lo, part.state_rows[t + 1], step)
-        part.store_step(t, step, parts)
 
     def _check_numbers(self, rollout: Rollout) -> None:
         _, log_probs, values = rollout.outputs

@@ -24,8 +24,7 @@ IMAGE_AXES = 3
 
 @dataclass(frozen=True)
 class _StateLeaf:
-    observed_shape: tuple[int, ...]
-    observed_dtype: np.dtype[Any]
+    observed: Leaf
     shape: tuple[int, ...]
     dtype: torch.dtype
     moved: bool
@@ -85,8 +84,9 @@ class StateLayout:
 
     def stage(self, count: int) -> _StagingBuffer | None:
         """Return a staging buffer for ``count`` states; None on the CPU."""
-        direct = self._transfer.direct
-        return None if direct else _StagingBuffer(self._leaves, count, self._transfer)
+        return (
+            None if self._transfer.direct else _StagingBuffer(self._leaves, count, self._transfer)
+        )
 
     def rows(self, parts: Sequence[torch.Tensor], stage: _StagingBuffer | None) -> list[StateSlot]:
         """Return a slot for each row of ``parts``; ``stage`` holds data until it is transferred."""
@@ -145,8 +145,8 @@ class _StagingBuffer:
         self._copies: list[tuple[bool, torch.Tensor, torch.Tensor | None]] = []
         for leaf in leaves:
             # In the observations' dtype: for images, uint8 has a quarter of float32's bytes.
-            dtype = _torch_dtype(leaf.observed_dtype) or leaf.dtype
-            host = transfer.host_tensor((count, *leaf.observed_shape), dtype)
+            dtype = _torch_dtype(leaf.observed.dtype) or leaf.dtype
+            host = transfer.host_tensor((count, *leaf.observed.shape), dtype)
             converts = leaf.moved or dtype != leaf.dtype
             buffer = torch.empty_like(host, device=transfer.device) if converts else None
             self.arrays.append(host.numpy())
@@ -189,7 +189,7 @@ def _state_leaf(
         square = [seen[0] == seen[1], seen[1] == seen[2]]  # height and width are often equal
         moved = square[0] if square[0] != square[1] else 2 * seen[0] > min(seen[1:])
     shape = (*leading, seen[2], *seen[:2]) if moved else leaf.shape
-    return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, moved, limits)
+    return _StateLeaf(leaf, shape, dtype, moved, limits)
 
 
 def _channels_first(part: Any) -> Any:
@@ -207,7 +207,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return found
 
 
-def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
+def _torch_dtype(dtype: np.dtype[Any] | None) -> torch.dtype | None:
     """Return torch's equivalent of a NumPy dtype; None if it has none."""
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
