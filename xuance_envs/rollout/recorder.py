@@ -171,7 +171,12 @@ class GifRecorder:
         if finished:
             writer, self._writer = self._writer, None
             if writer is not None and writer.count:
-                self._save(writer)
+                path = Path(self.folder) / f"render_{self.count}.gif"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                writer.save(path)
+                self.paths.append(path)
+                total = _text(self._reward)
+                logger.info("saved a recording with total reward %s: %s", total, path)
             self.begin(global_steps)
 
     def state(self) -> dict[str, Any]:
@@ -194,13 +199,6 @@ class GifRecorder:
         self._next_recording = state["due"]
         self._reward = np.asarray(state["reward"], np.float64)[()]
         self._writer = None if state["film"] is None else GifWriter.restored(state["film"])
-
-    def _save(self, writer: GifWriter) -> None:
-        path = Path(self.folder) / f"render_{self.count}.gif"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writer.save(path)
-        self.paths.append(path)
-        logger.info("saved a recording with total reward %s: %s", _text(self._reward), path)
 
 
 def _text(reward: Any) -> str:
