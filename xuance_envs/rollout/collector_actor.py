@@ -23,7 +23,7 @@ from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError, counted
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.loop_state import LoopState, byte_tensor
-from xuance_envs.rollout.results import STACKED
+from xuance_envs.rollout.results import STACKED, STATES
 from xuance_envs.state.checkpointer import RngFork
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.values.graph import parts_of
@@ -115,10 +115,9 @@ class CollectorActor:
                 vec_env.close()
                 raise
             reseed(self._agent, plan.random_state, (plan.number, plan.restarts))
-        collector = self._collector
-        state_space = collector.state_space
-        spaces = StepSpaces(state_space, collector.action_space, collector.reward_space)
-        return spaces, _parts(state_space, collector.t_states)
+        made = self._collector
+        spaces = StepSpaces(made.state_space, made.action_space, made.reward_space)
+        return spaces, _parts(made, "t_states")
 
     def _unpickle(self, packed: bytes, what: str) -> Any:
         try:
@@ -158,10 +157,9 @@ class CollectorActor:
             collector.rollout()
             self._turn = turn
         masks = collector.action_masks
-        states = ("states", "t_states", "end_states")
         return {
             **{name: getattr(collector, name).numpy() for name in STACKED},
-            **{name: _parts(collector.state_space, getattr(collector, name)) for name in states},
+            **{name: _parts(collector, name) for name in STATES},
             "action_masks": None if masks is None else masks.numpy(),
             "ep_counts": collector.ep_counts.numpy(),
             "statistics": collector.statistics.state(),
@@ -186,8 +184,9 @@ class CollectorActor:
             self._collector.close()
 
 
-def _parts(space: Space[Any], states: Any) -> list[Any]:
-    return [part.detach().numpy() for part in SpaceLayout(space).flatten(states)]
+def _parts(collector: RolloutCollector, name: str) -> list[Any]:
+    parts = SpaceLayout(collector.state_space).flatten(getattr(collector, name))
+    return [part.detach().numpy() for part in parts]
 
 
 def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:

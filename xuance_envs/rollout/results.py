@@ -25,9 +25,8 @@ STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_fla
 RESULTS = ("states", *STACKED, "end_states", "ep_counts", "total_return", "action_masks")
 """Attributes that a rollout sets."""
 
-_AXIS = {**dict.fromkeys(STACKED, 1), "ep_counts": 0}
-_STATE_AXIS = {"states": 1, "t_states": 0, "end_states": 0}
-"""Axis of the environments in each result."""
+STATES = {"states": 1, "t_states": 0, "end_states": 0}
+"""Results that are states, and the axis of the environments in each."""
 
 
 class RolloutResults(EpisodeMetrics, Uncopyable, ClosedOnExit):
@@ -166,10 +165,9 @@ def join_results(
 ) -> dict[str, Any]:
     """Join the results of several collectors, in the order of their environments."""
     by_name = {name: [found[name] for found in played] for name in played[0]}
-    results: dict[str, Any] = {
-        name: _joined(by_name[name], axis, device) for name, axis in _AXIS.items()
-    }
-    for name, axis in _STATE_AXIS.items():
+    results: dict[str, Any] = {name: _joined(by_name[name], 1, device) for name in STACKED}
+    results["ep_counts"] = _joined(by_name["ep_counts"], 0, device)
+    for name, axis in STATES.items():
         results[name] = join_states(by_name[name], axis, layout, device)
     for part in layout.parts(results["states"]):
         part.requires_grad_(part.is_floating_point())
