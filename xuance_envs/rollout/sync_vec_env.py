@@ -135,7 +135,24 @@ class SyncVecEnv(RolloutCollector):
         env_fn: Callable[[], Any],
         num_envs: int,
         steps_per_env: int,
-        *agent_and_recording: Agent | float,
+        agent: Agent,
+        render_every: float = 0,
+        render_fps: float = 30.0,
+        *,
+        backend: Callable[..., VecEnv],
+        **options: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        env_fn: Callable[[], Any],
+        num_envs: int,
+        steps_per_env: int,
+        render_every: float,
+        render_fps: float,
+        agent: Agent,
+        *,
         backend: Callable[..., VecEnv],
         **options: Any,
     ) -> None: ...
