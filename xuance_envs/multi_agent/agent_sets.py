@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -14,10 +15,10 @@ from xuance_envs.engine.data.reward_rows import Rewards
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.engine.data.unrolled_loops import make_dict_builder, make_dict_reader
-from xuance_envs.multi_agent.masks import MaskRow, Masks
+from xuance_envs.multi_agent.masks import Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
 
-_MAX_AGENT_SETS = 256  # maximum number of cached sets: there can be many if agents join and leave
+MAX_AGENT_SETS = 256  # maximum number of cached sets: there can be many if agents join and leave
 _MAX_CACHED_ACTIONS = 1024  # maximum number of cached NumPy scalars for Discrete actions
 
 NO_INFO_TEMPLATE = None, None, None  # before any info has been received
@@ -28,111 +29,72 @@ class AgentSet:
 
     def __init__(
         self,
-        agents: list[Any],
-        places: list[int],
-        size: int,
-        rows: Sequence[Row],
+        record: RecordLayout,
+        rows: list[Row],
         rewards: Rewards,
-        actions: Callable[[NDArray[np.uint8]], dict[Any, Any]],
-        masked: list[tuple[Any, MaskRow]],
+        masks: Masks,
+        agents: tuple[Any, ...],
     ) -> None:
-        self.agents = agents
-        self.places = places
-        self.active = np.zeros(size, np.bool_)
+        place_of = {agent: i for i, agent in enumerate(record.team.agents)}
+        for agent in agents:
+            if agent not in place_of:
+                raise BadValueError(
+                    f"agent {agent!r} is not in possible_agents: expected one of {list(place_of)}"
+                )
+        if len(set(agents)) != len(agents):
+            raise BadValueError(f"expected each agent at most once in agents, got {list(agents)}")
+        self.agents = list(agents)
+        self.places = places = [place_of[agent] for agent in agents]
+        self.active = np.zeros(len(place_of), np.bool_)
         self.active[places] = True
-        self.actions = actions
-        self.masked = masked
+        self.actions = _action_reader(record, agents, places)
+        pairs = list(zip(places, agents, strict=True))
+        observed = masks.in_observations
+        self.masked = [(agent, masks.rows[place]) for place, agent in pairs if place in observed]
         self.no_flags = dict.fromkeys(agents, False)
         self.no_infos: dict[Any, Any] = {agent: {} for agent in agents}
         self.info_template: tuple[Any, Any, Any] = NO_INFO_TEMPLATE
         self.info_template_misses = 0
-        self._rows = dict(zip(agents, rows, strict=True))
-        self._rewards = rewards.target
-        self._pack_rewards = _reward_packer(self._rewards, places, size)
-        self.put = self._make_writer()
-
-    def replace_row(self, agent: Any, row: Row) -> None:
-        """Replace the row that stores an agent's observation."""
-        self._rows[agent] = row
-        self.put = self._make_writer()
-
-    def _make_writer(self) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
-        in_order = [agent for _, agent in sorted(zip(self.places, self.agents, strict=True))]
-        rows = [self._rows[agent] for agent in in_order]
-        return make_dict_reader(in_order, rows, self._pack_rewards, self._rewards)
-
-
-class AgentSetCache:
-    """The agent sets of a team, each created on its first use."""
-
-    def __init__(
-        self, record: RecordLayout, rows: list[Row], rewards: Rewards, masks: Masks
-    ) -> None:
-        team = record.team
-        self._team = team
-        self._place = {agent: i for i, agent in enumerate(team.agents)}
         self._rows = rows
-        self._rewards = rewards
-        self._masks = masks
-        self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
-        self._read_actions = [rows.reader() for rows in record.action_rows(self._actions)]
-        self._scalars: dict[int, Any] = {}  # NumPy scalars of Discrete actions
-        self._action_order = [place for group in team.groups for place in group.places]
-        self._cache: dict[tuple[Any, ...], AgentSet] = {}
+        self._rewards = rewards.target
+        self._pack_rewards = _reward_packer(self._rewards, places, len(place_of))
+        self._in_order = dict(sorted(pairs))
+        self.update_rows()
 
-    def of(self, agents: Sequence[Any]) -> AgentSet:
-        """Return the agent set of these agents."""
-        key = tuple(agents)
-        agent_set = self._cache.get(key)
-        return self._create(key) if agent_set is None else agent_set
+    def update_rows(self) -> None:
+        """Let ``put`` store observations in the current rows."""
+        agents, rows = self._in_order.values(), [self._rows[place] for place in self._in_order]
+        self.put = make_dict_reader([*agents], rows, self._pack_rewards, self._rewards)
 
-    def _create(self, key: tuple[Any, ...]) -> AgentSet:
-        for agent in key:
-            if agent not in self._place:
-                raise BadValueError(
-                    f"agent {agent!r} is not in possible_agents: expected one of "
-                    f"{list(self._team.agents)}"
-                )
-        if len(set(key)) != len(key):
-            raise BadValueError(f"expected each agent at most once in agents, got {list(key)}")
-        places = [self._place[agent] for agent in key]
-        if len(self._cache) >= _MAX_AGENT_SETS:
-            self._cache.clear()
-        masks, rows = self._masks, [self._rows[place] for place in places]
-        masked = [
-            (agent, masks.rows[place])
-            for agent, place in zip(key, places, strict=True)
-            if place in masks.in_observations
-        ]
-        read_actions = self._make_action_reader(key, places)
-        agent_set = self._cache[key] = AgentSet(
-            list(key), places, len(self._place), rows, self._rewards, read_actions, masked
-        )
-        return agent_set
 
-    def _make_action_reader(
-        self, agents: Sequence[Any], places: list[int]
-    ) -> Callable[[NDArray[np.uint8]], dict[Any, Any]]:
-        """Create a function that reads the agents' actions from a record."""
-        own, readers, order = self._actions, self._read_actions, self._action_order
-        space = self._team.groups[0].action_space
-        if len(readers) == 1 and isinstance(space, spaces.Discrete):
-            dtype = np.dtype(space.dtype)
-            # For integers, NumPy and struct have the same codes.
-            unpack = _struct_of(dtype.char, dtype.itemsize, places, len(order)).unpack_from
-            scalar_type, scalars = dtype.type, self._scalars
-            if not scalars:  # creating NumPy scalars is slow
-                last = int(space.start) + min(int(space.n), _MAX_CACHED_ACTIONS)
-                scalars.update((i, scalar_type(i)) for i in range(int(space.start), last))
-            return make_dict_builder(agents, places, unpack, scalars, scalar_type)
-        at = [order.index(place) for place in places]
+def _action_reader(
+    record: RecordLayout, agents: Sequence[Any], places: list[int]
+) -> Callable[[NDArray[np.uint8]], dict[Any, Any]]:
+    """Create a function that reads the agents' actions from a record."""
+    order = [place for group in record.team.groups for place in group.places]
+    space = record.team.groups[0].action_space
+    if len(record.groups) == 1 and isinstance(space, spaces.Discrete):
+        dtype, first = np.dtype(space.dtype), int(space.start)
+        # For integers, NumPy and struct have the same codes.
+        unpack = _struct_of(dtype.char, dtype.itemsize, places, len(order)).unpack_from
+        scalars = _scalars(dtype.char, first, first + min(int(space.n), _MAX_CACHED_ACTIONS))
+        return make_dict_builder(agents, places, unpack, scalars, dtype.type)
+    own, readers = record.action_buffer
+    at = [order.index(place) for place in places]
 
-        def read(record: NDArray[np.uint8]) -> dict[Any, Any]:
-            own[:] = record
-            values = [action for read in readers for action in read()]
-            return {agent: values[i] for agent, i in zip(agents, at, strict=True)}
+    def read(given: NDArray[np.uint8]) -> dict[Any, Any]:
+        own[:] = given
+        values = [action for read in readers for action in read()]
+        return {agent: values[i] for agent, i in zip(agents, at, strict=True)}
 
-        return read
+    return read
+
+
+@lru_cache
+def _scalars(code: str, first: int, end: int) -> dict[int, Any]:
+    """Return NumPy scalars by their values; creating them in every step is slow."""
+    kind = np.dtype(code).type
+    return {i: kind(i) for i in range(first, end)}
 
 
 def _reward_packer(target: Any, places: Sequence[int], size: int) -> Callable[..., None]:

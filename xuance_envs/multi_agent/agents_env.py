@@ -211,7 +211,7 @@ class AgentsEnv:
         before = [array.copy() for array in self._record.state_arrays] if over else []
         try:
             state = self.env.state
-            self._record.put_state(state() if callable(state) else state)
+            self._record.store(-1, state() if callable(state) else state)
         except Exception as error:
             if not over:
                 reason = f"state() raised {type(error).__name__}: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from xuance_envs.engine.data.reward_rows import rewards_of
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.group.single_env import to_bool
-from xuance_envs.multi_agent.agent_sets import AgentSet, AgentSetCache
+from xuance_envs.multi_agent.agent_sets import MAX_AGENT_SETS, AgentSet
 from xuance_envs.multi_agent.infos import InfoMerger
 from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
@@ -33,22 +34,23 @@ class EnvRecord:
         for own in record.groups:
             rows = own.observations.rows(fields)
             at |= {place: (rows, i) for i, place in enumerate(own.group.places)}
-        self._observation_rows = [at[place] for place in range(len(team.agents))]
-        self._rows: list[Row] = [rows.row(i) for rows, i in self._observation_rows]
+        self.state_arrays = [] if record.state is None else record.state.parts(fields)
+        self.has_state = record.state is not None
+        if record.state is not None:
+            parts = [array[np.newaxis] for array in self.state_arrays]
+            at[len(at)] = SpaceRows(record.state.layout, parts, 1), 0
+        self._sources = [at[place] for place in range(len(at))]
+        # By agent: the row of its observation; at last, the row of the state.
+        self._rows: list[Row] = [rows.row(i) for rows, i in self._sources]
         self._rewards = rewards_of(fields["rewards"])
         self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         # Agents that were flagged as ended but that the environment still lists in ``agents``.
         self._ended = np.zeros(len(team.agents), np.bool_)
-        self.state_arrays = [] if record.state is None else record.state.parts(fields)
         self.episode_arrays = [self._ended, *self.state_arrays]
-        self.has_state = record.state is not None
-        if record.state is not None:
-            parts = [array[np.newaxis] for array in self.state_arrays]
-            self._state_rows = SpaceRows(record.state.layout, parts, 1)
-            self._state_row = self._state_rows.row(0)
         self.masks = Masks(team, fields)
         self._infos = InfoMerger(team, self.masks)
-        self._agent_sets = AgentSetCache(record, self._rows, self._rewards, self.masks)
+        make_set = partial(AgentSet, record, self._rows, self._rewards, self.masks)
+        self._agent_set_of = lru_cache(MAX_AGENT_SETS)(make_set)
         self.has_flags = self._ends_all = False
         self.set_agents([])
 
@@ -57,7 +59,7 @@ class EnvRecord:
     def set_agents(self, agents: Sequence[Any]) -> None:
         """Set the active agents. Call this before storing their data."""
         self._ended[...] = False
-        self.agent_set = self._agent_sets.of(agents)
+        self.agent_set = self._agent_set_of(tuple(agents))
         self.prepared_for: AgentSet | None = None
 
     def prepare(self, agent_set: AgentSet) -> None:
@@ -84,7 +86,7 @@ class EnvRecord:
     def change_agents(self, remaining: Sequence[Any], observations: Any) -> Sequence[Any]:
         """Update and return the active agents after some have ended or joined."""
         before = self.agent_set
-        following = self._agent_sets.of(() if self._ends_all else remaining)
+        following = self._agent_set_of(() if self._ends_all else tuple(remaining))
         if self.has_flags:
             self._ended |= self.fields["terminated"] | self.fields["truncated"]
         self._ended &= following.active  # an agent that returns is treated as new
@@ -190,30 +192,26 @@ class EnvRecord:
         self._store_flags(agent_set, *flags)
 
     def _put_observation(self, agent_set: AgentSet, k: int, observation: Any) -> None:
-        """Store an agent's observation, by the fast path if possible."""
-        place = agent_set.places[k]
         try:
-            self._rows[place][:] = observation
-            return
-        except STORE_ERRORS:
-            rows, i = self._observation_rows[place]
-            row = rows.row(i, strict=False)
-        try:
-            row[:] = observation
+            replaced = self.store(agent_set.places[k], observation)
         except BadValueError as error:
             raise BadValueError(
                 f"agent {agent_set.agents[k]!r}: invalid observation: {error}"
             ) from None
-        self._rows[place] = row
-        agent_set.replace_row(agent_set.agents[k], row)
+        if replaced:
+            self._agent_set_of.cache_clear()  # they store observations in the old row
+            agent_set.update_rows()
 
-    def put_state(self, state: Any) -> None:
+    def store(self, i: int, value: Any) -> bool:
+        """Store the observation of agent i or, at -1, the state; return whether its row changed."""
         try:
-            self._state_row[_ALL] = state
-            return
+            self._rows[i][_ALL] = value
+            return False
         except STORE_ERRORS:
-            self._state_row = self._state_rows.row(0, strict=False)
-        self._state_row[:] = state
+            rows, k = self._sources[i]
+            self._rows[i] = rows.row(k, strict=False)
+        self._rows[i][:] = value
+        return True
 
 
 def _as_flag(agent: Any, name: str, value: Any) -> Any:

@@ -6,7 +6,8 @@ The underlying vectorized environment handles observations and actions as plain 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,12 @@ class RecordLayout:
         """Return storage for each agent's action in one record, one entry per group of agents."""
         fields = _views(record, self.action_dtype)
         return [each.actions.rows(fields) for each in self.groups]
+
+    @cached_property
+    def action_buffer(self) -> tuple[NDArray[np.uint8], list[Callable[[], Iterable[Any]]]]:
+        """A record of actions, and for each group a function that reads its actions from it."""
+        record = np.zeros(self.action_dtype.itemsize, np.uint8)
+        return record, [rows.reader() for rows in self.action_rows(record)]
 
     def structured(self, records: NDArray[np.uint8]) -> NDArray[Any]:
         """View records ``(n, nbytes)`` as a structured array ``(n,)``."""
