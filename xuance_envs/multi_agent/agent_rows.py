@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import map_batch
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.multi_agent.step import MultiAgentStep
+from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 from xuance_envs.vector_envs.aliases import Uncopyable
+
+_Step = tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 class AgentRows:
@@ -32,18 +34,13 @@ class AgentRows:
         self.observation_space = envs.observation_space[envs.agents[0]]
         self.action_space = envs.action_space[envs.agents[0]]
         self._raises = on_death == "raise"
-        self.obs: Any = None
-        self.final_obs: Any = None
-        self.masks: NDArray[np.bool_] | None = None
 
-    def reset(self, seed: int | Sequence[int | None] | None, options: Any) -> None:
-        self._take(self.envs.reset(seed=seed, options=options))
+    def reset(self, seed: int | Sequence[int | None] | None, options: Any) -> tuple[Any, Any]:
+        step = self.envs.reset(seed=seed, options=options)
+        return self._inputs(step, step.next())
 
     def step_async(self, actions: Any) -> None:
         self.envs.step_async(map_batch(self._unflattened, actions))
-
-    def step_wait(self) -> None:
-        self._take(self.envs.step_wait())
 
     def _unflattened(self, batch: Any) -> NDArray[Any]:
         """Split the axis of rows into environments and agents, unless its length is wrong."""
@@ -52,31 +49,43 @@ class AgentRows:
             return array  # the environments raise an error
         return array.reshape(self.envs.num_envs, self.envs.num_agents, *array.shape[1:])
 
-    def _take(self, step: MultiAgentStep) -> None:
+    def step_wait(self) -> _Step:
+        """Return the results of a step in the form of Gymnasium's ``VectorEnv.step``."""
+        step = self.envs.step_wait()
         following = step.next()
+        obs, infos = self._inputs(step, following)
+        terminated, truncated = step.ends()
+        # If a worker failed, no agent of its environments acted, and active agents are truncated.
+        failed = truncated & ~step.acted.any(axis=1, keepdims=True)
+        transitions = step.acted | failed
+        # Padding ends one step before the inactive agent becomes active.
+        terminated = _flattened(np.where(transitions, terminated, following.alive))
+        truncated = _flattened(truncated & transitions)
+        ended = terminated | truncated
+        if ended.any():
+            final, batch = np.full(self.num_rows, None, object), map_batch(_flattened, step.obs)
+            for i in np.flatnonzero(ended).tolist():
+                final[i] = _copied_row(batch, i)
+            infos |= {"final_obs": final, "_final_obs": ended, "_final_info": ended}
+            infos["final_info"] = {"acted": infos["acted"] & ended, "_acted": ended}
+        return obs, _flattened(self.envs.exact_rewards, ~step.acted), terminated, truncated, infos
+
+    def _inputs(
+        self, step: MultiAgentStep, following: MultiAgentStart
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the rows of the next observations, and the infos."""
         if self._raises and not following.alive.all():
             env, place = np.argwhere(~following.alive)[0].tolist()
             raise RuntimeError(
                 f"environment {env}: agent {self.envs.agents[place]!r} is inactive, but the "
                 "episode continues: use on_death='pad' to pad its row with zeros"
             )
-        terminated, truncated = step.ends()
-        # If a worker failed, no agent of its environments acted, and active agents are truncated.
-        failed = truncated & ~step.acted.any(axis=1, keepdims=True)
-        transitions = step.acted | failed
-        # Padding ends one step before the inactive agent becomes active.
-        self.terminated = _flattened(np.where(transitions, terminated, following.alive))
-        self.truncated = _flattened(truncated & transitions)
-        self.obs = map_batch(partial(_flattened, zero_at=~following.alive), following.obs)
-        self.final_obs = map_batch(_flattened, step.obs)
-        self.rewards = _flattened(self.envs.exact_rewards, ~step.acted)
-        self.acted = _flattened(step.acted)
-        masks = following.action_masks
-        self.masks = None if masks is None else _flattened(masks)
-
-    def final_obs_of(self, row: int) -> Any:
-        """Return a copy of the last observation of a row whose agent's episode ended."""
-        return map_batch(lambda array: array[row].copy(), self.final_obs)
+        every = np.ones(self.num_rows, np.bool_)
+        infos: dict[str, Any] = {"acted": _flattened(step.acted), "_acted": every}
+        if following.action_masks is not None:
+            masks = _flattened(following.action_masks)
+            infos |= {"action_mask": masks, "_action_mask": every}
+        return map_batch(partial(_flattened, zero_at=~following.alive), following.obs), infos
 
 
 class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
@@ -106,39 +115,17 @@ class GymnasiumRows(Uncopyable, VectorEnv[Any, Any, Any]):
                 "options: expected no 'reset_mask', because the rows of an environment cannot be "
                 "reset separately"
             )
-        self._rows.reset(seed, options)
-        return self._rows.obs, self._infos()
+        return self._rows.reset(seed, options)
 
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        rows = self._rows
-        rows.step_async(actions)
-        rows.step_wait()
-        infos = self._infos()
-        ended = rows.terminated | rows.truncated
-        if ended.any():
-            final = np.full(self.num_envs, None, object)
-            for i in np.flatnonzero(ended).tolist():
-                final[i] = rows.final_obs_of(i)
-            infos["final_obs"], infos["_final_obs"] = final, ended
-            infos["final_info"] = {"acted": rows.acted & ended, "_acted": ended}
-            infos["_final_info"] = ended
-        return rows.obs, rows.rewards, rows.terminated, rows.truncated, infos
+    def step(self, actions: Any) -> _Step:
+        self._rows.step_async(actions)
+        return self._rows.step_wait()
 
     def render(self) -> tuple[Any, ...]:
         return tuple(self._rows.envs.render())
 
     def close_extras(self, **kwargs: Any) -> None:
         self._rows.envs.close()
-
-    def _infos(self) -> dict[str, Any]:
-        rows = self._rows
-        every = np.ones(self.num_envs, np.bool_)
-        infos: dict[str, Any] = {"acted": rows.acted, "_acted": every}
-        if rows.masks is not None:
-            infos |= {"action_mask": rows.masks, "_action_mask": every}
-        return infos
 
 
 def _flattened(array: NDArray[Any], zero_at: NDArray[np.bool_] | None = None) -> NDArray[Any]:
@@ -148,3 +135,7 @@ def _flattened(array: NDArray[Any], zero_at: NDArray[np.bool_] | None = None) ->
         array[zero_at] = 0
     envs, agents, *shape = array.shape
     return np.ascontiguousarray(array).reshape(envs * agents, *shape)
+
+
+def _copied_row(batch: Any, i: int) -> Any:
+    return map_batch(lambda array: array[i].copy(), batch)

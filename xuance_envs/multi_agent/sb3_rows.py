@@ -24,6 +24,7 @@ class SB3Rows(Uncopyable, VecEnv):
 
     def __init__(self, rows: AgentRows) -> None:
         self._rows = rows
+        self._masks: Any = None
         self.render_mode = rows.envs.render_mode
         super().__init__(rows.num_rows, rows.observation_space, rows.action_space)
         self._returns = np.zeros(self.num_envs)
@@ -44,30 +45,31 @@ class SB3Rows(Uncopyable, VecEnv):
             raise ValueError(
                 f"set_options: expected the same options for all rows, got {self._options}"
             )
-        self._rows.reset(None if None in seeds else seeds, options or None)
+        obs, infos = self._rows.reset(None if None in seeds else seeds, options or None)
+        self._masks = infos.get("action_mask")
         self._reset_seeds()
         self._reset_options()
         self._returns[:], self._lengths[:] = 0, 0
-        return self._rows.obs
+        return obs
 
     def step_async(self, actions: Any) -> None:
         self._rows.step_async(actions)
 
     def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
-        rows = self._rows
-        rows.step_wait()
-        self._returns += rows.rewards
-        self._lengths += rows.acted
-        infos: list[dict[str, Any]] = [{"acted": acted} for acted in rows.acted.tolist()]
-        dones = rows.terminated | rows.truncated
+        obs, rewards, terminated, truncated, columns = self._rows.step_wait()
+        self._masks = columns.get("action_mask")
+        self._returns += rewards
+        self._lengths += columns["acted"]
+        infos: list[dict[str, Any]] = [{"acted": acted} for acted in columns["acted"].tolist()]
+        dones = terminated | truncated
         for i in np.flatnonzero(dones).tolist():
             info = infos[i]
-            info["terminal_observation"] = rows.final_obs_of(i)
-            info["TimeLimit.truncated"] = bool(rows.truncated[i] and not rows.terminated[i])
+            info["terminal_observation"] = columns["final_obs"][i]
+            info["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
             if self._lengths[i]:
                 info["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
             self._returns[i] = self._lengths[i] = 0
-        return rows.obs, as_float32(rows.rewards), dones, infos
+        return obs, as_float32(rewards), dones, infos
 
     def close(self) -> None:
         self._rows.envs.close()
@@ -80,7 +82,7 @@ class SB3Rows(Uncopyable, VecEnv):
     def has_attr(self, attr_name: str) -> bool:
         """Return whether an attribute exists, or for ``"action_masks"`` whether masks exist."""
         if attr_name == "action_masks":
-            return self._rows.masks is not None
+            return self._masks is not None
         has: bool = super().has_attr(attr_name)
         return has
 
@@ -97,8 +99,8 @@ class SB3Rows(Uncopyable, VecEnv):
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method of some rows' environments; ``"action_masks"`` reads the rows' masks."""
-        if method_name == "action_masks" and self._rows.masks is not None:
-            return [self._rows.masks[i] for i in self._get_indices(indices)]
+        if method_name == "action_masks" and self._masks is not None:
+            return [self._masks[i] for i in self._get_indices(indices)]
         call = partial(self._rows.envs.call, method_name, *method_args, **method_kwargs)
         return self._per_row(indices, call)
 
