@@ -34,7 +34,8 @@ class AgentActions:
         ]
         self._flat = self._rows[0].flat if record.team.is_one else None
         space = record.groups[0].group.action_space
-        self._takes_tuples = record.team.is_one and isinstance(space, spaces.Tuple)
+        is_batch = record.team.is_one and isinstance(space, spaces.Tuple)
+        self._list_types = list if is_batch else (list, tuple)  # a tuple may be a batch of a space
         # By group: the action stored for inactive agents; None if an action needs several arrays.
         self._idle = [
             None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
@@ -45,7 +46,10 @@ class AgentActions:
     def put(
         self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None
     ) -> None:
-        """Store the actions of ``envs``; None stores the actions of all environments."""
+        """Store the actions of ``envs``, or of all environments if None.
+
+        If this raises, the records of ``envs`` are invalid until the next call for them.
+        """
         flat = self._flat
         if (
             flat is not None
@@ -58,16 +62,14 @@ class AgentActions:
             return
         at: Index = ALL_ENVS if envs is None else envs
         envs = self._every if envs is None else envs
-        count = len(envs)
         try:
-            is_batch = self._takes_tuples and isinstance(actions, tuple)
-            is_list = isinstance(actions, list | tuple) and not is_batch
+            is_list = isinstance(actions, self._list_types)
             if is_list and any(isinstance(a, Mapping) for a in actions):
                 self._put_dicts(actions, alive, envs, at)
             else:
                 self._put_arrays(actions, envs, at)
         except BadValueError as error:
-            given = counted(count, "environment")
+            given = counted(len(envs), "environment")
             raise ValueError(f"actions for {given}: {error}") from None
         if self._check:
             self._check_actions(alive, envs)
@@ -90,16 +92,11 @@ class AgentActions:
                 f"expected a dict with the groups {names}, or a list with a dict {{agent: action}} "
                 f"for each environment, got {got}"
             )
-        before = self.records[envs]
-        try:
-            for name, rows in zip(names, self._rows, strict=True):
-                try:
-                    rows.put(actions[name], at, len(envs))
-                except BadValueError as error:
-                    raise BadValueError(f"group {name!r}: {error}") from None
-        except BadValueError:
-            self.records[envs] = before
-            raise
+        for name, rows in zip(names, self._rows, strict=True):
+            try:
+                rows.put(actions[name], at, len(envs))
+            except BadValueError as error:
+                raise BadValueError(f"group {name!r}: {error}") from None
 
     def _put_dicts(
         self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp], at: Index
@@ -114,27 +111,22 @@ class AgentActions:
             if type(given) is not dict or len(given) != len(agents):
                 self._check_dicts(actions, alive, envs)
                 break
-        before = self.records[envs]
         self.records[envs] = 0  # for agents without an action
-        try:
-            for k, fields in enumerate(self._record.groups):
-                names, idle = fields.group.agents, self._idle[k]
-                if idle is None:
-                    self._check_dicts(actions, alive, envs)
-                    self._put_each(k, actions, alive, envs)
-                    continue
-                try:
-                    batch = [[given[name] for name in names] for given in actions]
-                except LookupError:
-                    self._check_dicts(actions, alive, envs)
-                    batch = [[given.get(name, idle) for name in names] for given in actions]
-                try:
-                    self._rows[k].put(np.asarray(batch), at, len(envs))
-                except (BadValueError, ValueError, TypeError):
-                    self._put_each(k, actions, alive, envs)
-        except BadValueError:
-            self.records[envs] = before
-            raise
+        for k, fields in enumerate(self._record.groups):
+            names, idle = fields.group.agents, self._idle[k]
+            if idle is None:
+                self._check_dicts(actions, alive, envs)
+                self._put_each(k, actions, alive, envs)
+                continue
+            try:
+                batch = [[given[name] for name in names] for given in actions]
+            except LookupError:
+                self._check_dicts(actions, alive, envs)
+                batch = [[given.get(name, idle) for name in names] for given in actions]
+            try:
+                self._rows[k].put(np.asarray(batch), at, len(envs))
+            except (ValueError, TypeError):
+                self._put_each(k, actions, alive, envs)
 
     def _check_dicts(
         self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]

@@ -38,9 +38,6 @@ class MaskRow:
         return self._view if is_bools else self
 
     def __setitem__(self, key: slice, mask: Any) -> None:
-        self.put(mask)
-
-    def put(self, mask: Any) -> None:
         """Store a mask, in which nonzero means allowed. None allows every action."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             try:
@@ -87,7 +84,7 @@ class Masks:
 
     def put(self, agent: Any, row: MaskRow, mask: Any) -> None:
         try:
-            row.put(mask)
+            row[:] = mask
         except BadValueError as error:
             raise BadValueError(f"agent {agent!r}: invalid {MASK}: {error}") from None
         if not self.any_received:
@@ -100,4 +97,4 @@ class Masks:
     def allow_all(self, place: int) -> None:
         """Allow every action of an agent whose mask comes from its info."""
         if self.is_in_info(place):
-            self.rows[place].put(None)
+            self.rows[place][:] = None
