@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from xuance_envs.multi_agent.team import MASK, Team
 
 _RESET_KEYS = ("reset_obs", "reset_info")
 _ALL = slice(None)
-_MAX_KEYS = 1000  # maximum number of info keys whose merged names are cached, per agent
+_MAX_KEYS = 16_384  # maximum number of cached merged keys
 
 
 class MultiAgentInfos(LazyInfos):
@@ -49,21 +51,26 @@ class MultiAgentInfos(LazyInfos):
         """Return ``(values, mask)``. ``path`` is an agent and a key, or a key without agent."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
-        column = self._own_column(path)
-        if self._replaced is None:
-            return column
-        rows, others = self._replaced
-        return _with_rows(*column, rows, *others.column(path))
-
-    def _own_column(self, path: tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        if len(path) == 1:
-            values, mask = self._infos.column(_merged_key(-1, path[0]))
+        place, agents = -1, self._team.agents
+        if len(path) != 1:
+            agent, _ = path
+            if agent not in agents:
+                raise KeyError(f"no agent {agent!r}: expected one of {list(agents)}")
+            place = agents.index(agent)
+        values, mask = self._infos.column(_merged_key(place, path[-1]))
+        if place < 0 and not mask.any():
             # Keys that the engine adds, such as "worker_restarted", have no colon.
-            return (values, mask) if mask.any() else self._infos.column(path[0])
-        agent, key = path
-        if agent not in self._team.agents:
-            raise KeyError(f"no agent {agent!r}: expected one of {list(self._team.agents)}")
-        return self._infos.column(_merged_key(self._team.agents.index(agent), key))
+            values, mask = self._infos.column(path[0])
+        if self._replaced is None:
+            return values, mask
+        rows, others = self._replaced
+        mask = mask.copy()
+        mask[rows] = False
+        columns = [(values, mask), others.column(path)]
+        order = np.arange(len(mask))
+        order[rows] = len(mask) + np.arange(len(rows))
+        joined = np.concatenate([mask for _, mask in columns])
+        return np.concatenate(_alike(columns))[order], joined[order]
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return ``(values, mask)`` of a key in k environments: ``(k, A, *shape)``, ``(k, A)``."""
@@ -89,22 +96,6 @@ class MultiAgentInfos(LazyInfos):
         return infos_by_agent(self._infos[position], self._team, acted if acted.any() else alive)
 
 
-def _with_rows(
-    values: NDArray[Any],
-    mask: NDArray[np.bool_],
-    rows: NDArray[np.intp],
-    others: NDArray[Any],
-    other_mask: NDArray[np.bool_],
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return a column and its mask with ``others`` as the values of ``rows``."""
-    mask = mask.copy()
-    mask[rows] = False
-    joined = np.concatenate(_alike([(values, mask), (others, other_mask)]))
-    index = np.arange(len(values))
-    index[rows] = len(values) + np.arange(len(rows))
-    return joined[index], np.concatenate([mask, other_mask])[index]
-
-
 def _alike(columns: Sequence[tuple[NDArray[Any], NDArray[np.bool_]]]) -> list[NDArray[Any]]:
     """Convert the columns' values to a common dtype and shape, ignoring columns without values."""
     given = [values for values, mask in columns if mask.any()] or [columns[0][0]]
@@ -123,12 +114,11 @@ def infos_by_agent(
     """Split a merged info by agent: restore the info that the environment returned."""
     by_agent: dict[Any, Any] = {}
     if team.infos_by_agent:
-        for place in np.flatnonzero(present).tolist():
-            by_agent[team.agents[place]] = {}
+        by_agent = {agent: {} for agent in compress(team.agents, present)}
     for name, value in info.items():
-        agent_index, key = _split_key(name)
-        if agent_index is not None and agent_index >= 0:
-            by_agent.setdefault(team.agents[agent_index], {})[key] = value
+        place, key = _split_key(name)
+        if place >= 0:
+            by_agent.setdefault(team.agents[place], {})[key] = value
         elif key not in _RESET_KEYS:
             by_agent[key] = value
     return by_agent
@@ -140,8 +130,6 @@ class InfoMerger:
     def __init__(self, team: Team, masks: Masks) -> None:
         self._masks = masks
         self._place = {agent: i for i, agent in enumerate(team.agents)}
-        # By agent: the merged key of each of its info keys; MASK for its action mask.
-        self._names: dict[Any, dict[Any, Any]] = {agent: {} for agent in team.agents}
 
     def merge_infos(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
         """Merge the infos of a step or reset; the result is valid until the next call."""
@@ -186,11 +174,10 @@ class InfoMerger:
                 return NO_INFO_TEMPLATE
             cells = cells_of[agent] = []
             for key, value in info.items():
-                name = self._names[agent][key]
-                if name is MASK:
+                if key == MASK and place in masks.rows:
                     cells.append((key, masks.rows[place].buffer_for(value), _ALL))
                 else:
-                    cells.append((key, merged, name))
+                    cells.append((key, merged, _merged_key(place, key)))
         store = make_nested_reader(cells_of)
         return NO_INFO_TEMPLATE if store is None else (masks.any_received, store, merged)
 
@@ -203,21 +190,15 @@ class InfoMerger:
             return
         if not isinstance(info, Mapping):
             raise BadValueError(f"agent {agent!r}: expected a dict as info, got {describe(info)}")
-        names = self._names[agent]
-        if len(names) > _MAX_KEYS:  # the keys keep changing
-            names.clear()
         row = self._masks.rows.get(place)
         for key, value in info.items():
-            if key not in names:
-                is_mask = key == MASK and row is not None
-                names[key] = MASK if is_mask else _merged_key(place, key)
-            if names[key] is MASK:
-                assert row is not None
+            if row is not None and key == MASK:
                 self._masks.put(agent, row, value)
             else:
-                merged[names[key]] = value
+                merged[_merged_key(place, key)] = value
 
 
+@lru_cache(_MAX_KEYS)
 def _merged_key(place: int, key: Any) -> Any:
     """Return the merged key of an info entry of the agent at ``place``; -1 means no agent."""
     if not isinstance(key, str):
@@ -240,12 +221,9 @@ def original_info_key(name: Any) -> Any:
     return _split_key(name)[1]
 
 
-def _split_key(name: Any) -> tuple[int | None, Any]:
-    """Split a merged key into place and key; keys that belong to no agent have place -1 or None."""
+def _split_key(name: Any) -> tuple[int, Any]:
+    """Split a merged key into place and key; the place is -1 for keys that belong to no agent."""
     if isinstance(name, tuple):
-        place, key = name
-        return place, key
+        return name[0], name[1]
     place, colon, key = name.partition(":")
-    if not colon:
-        return None, name
-    return (int(place) if place else None), key
+    return (int(place or -1), key) if colon else (-1, name)
