@@ -86,22 +86,21 @@ class _ParallelView:
         ((flat, info),) = self._envs.call(
             "reset", env_ids=self._at, **{k: v for k, v in given.items() if v is not None}
         )
-        batch = self._take(flat)
-        return self._observations(batch), self._infos(batch, info)
+        return self._take(flat, info)[:2]
 
     def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
         self._actions.put([actions], self._alive)
         ((flat, _, _, _, info),) = self._envs.call(
             "step", self._actions.records[0], env_ids=self._at
         )
-        batch = self._take(flat)
+        observations, infos, batch = self._take(flat, info)
         (acted,) = batch["acted"]
         columns = (batch[name][0] for name in ("rewards", "terminated", "truncated"))
         results = [
             dict(compress(zip(self.possible_agents, as_python_values(each), strict=True), acted))
             for each in columns
         ]
-        return self._observations(batch), *results, self._infos(batch, info)
+        return observations, *results, infos
 
     def state(self) -> Any:
         if self.state_space is None:
@@ -116,43 +115,29 @@ class _ParallelView:
     def close(self) -> None:
         """Do nothing: closing the vectorized environment closes all its environments."""
 
-    @property
-    def unwrapped(self) -> Any:
-        """The view itself, because the environment may be in another process."""
-        return self
-
-    @property
-    def num_agents(self) -> int:
-        """Number of active agents."""
-        return len(self.agents)
-
-    def _take(self, flat: NDArray[np.uint8]) -> NDArray[Any]:
+    def _take(
+        self, flat: NDArray[np.uint8], info: dict[Any, Any]
+    ) -> tuple[dict[Any, Any], dict[Any, Any], NDArray[Any]]:
+        """Store the view's state; return the observations, the infos and the structured record."""
         record = self._envs.record
         batch = record.structured(np.array(flat)[np.newaxis])
         self._alive = batch["alive"]
-        self.agents = list(compress(self.possible_agents, self._alive[0]))
+        (acted,), (alive,) = batch["acted"], batch["alive"]
+        self.agents = list(compress(self.possible_agents, alive))
         states = record.states(batch)
         self._state = None if states is None else map_batch(itemgetter(0), states)
-        return batch
-
-    def _observations(self, batch: NDArray[Any]) -> dict[Any, Any]:
-        observations: dict[Any, Any] = {}
-        for fields in self._envs.record.groups:
+        observed: dict[Any, Any] = {}
+        for fields in record.groups:
             parts, layout = fields.observations.parts(batch), fields.observations.layout
             for i, agent in enumerate(fields.group.agents):
-                observations[agent] = layout.unflatten([part[0, i] for part in parts])
-        present = batch["acted"][0] | batch["alive"][0]
-        return {agent: observations[agent] for agent in compress(self.possible_agents, present)}
-
-    def _infos(self, batch: NDArray[Any], info: dict[Any, Any]) -> dict[Any, Any]:
-        team = self._envs.record.team
-        present = batch["acted"][0] if batch["acted"].any() else batch["alive"][0]
-        infos = infos_by_agent(info, team, present)
-        for fields in self._envs.record.groups if batch["gives_masks"][0] else ():
+                observed[agent] = layout.unflatten([part[0, i] for part in parts])
+        shown = compress(self.possible_agents, acted | alive)
+        present = acted if acted.any() else alive
+        infos = infos_by_agent(info, record.team, present)
+        for fields in record.groups if batch["gives_masks"][0] else ():
             group, masks = fields.group, fields.read_masks(batch)
             if masks is not None and not group.observes_mask:
-                for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
-                    joins = batch["alive"][0, place] and not masks[0, i].all()
-                    if present[place] or joins:
-                        infos.setdefault(agent, {})[MASK] = masks[0, i]
-        return infos
+                for agent, place, mask in zip(group.agents, group.places, masks[0], strict=True):
+                    if present[place] or (alive[place] and not mask.all()):
+                        infos.setdefault(agent, {})[MASK] = mask
+        return {agent: observed[agent] for agent in shown}, infos, batch
