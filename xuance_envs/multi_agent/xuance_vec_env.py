@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
@@ -99,7 +99,7 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         """
         step = self.envs_of_agents.reset(seed=seed, options=options)
         self._scores[:] = self._steps[:] = 0
-        self._take(step, self.envs_of_agents.agent_mask)
+        self._take(step)
         return list(self.buf_obs), list(self.buf_info)
 
     def step(self, actions: Any) -> tuple[_Dicts, _Dicts, _Dicts, list[bool], _Dicts]:
@@ -141,7 +141,7 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         rewards = envs.exact_rewards
         self._scores += rewards
         self._steps += 1
-        self._take(step, envs.agent_mask)
+        self._take(step)
         terminated = step.terminated
         if envs.is_parallel:
             ended, truncated_agents = step.ends()
@@ -152,18 +152,17 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         dicts = self._dicts(rewards.tolist()), self._dicts(terminated.tolist())
         return list(self.buf_obs), *dicts, truncated, list(self.buf_info)
 
-    def _take(self, step: MultiAgentStep, agent_mask: NDArray[np.bool_]) -> None:
+    def _take(self, step: MultiAgentStep) -> None:
         """Store the results of a step in ``buf_*``, as lists of dicts."""
-        self.buf_obs = self._by_agent(step.obs)
-        self.buf_state = self._states(step)
-        self.buf_avail_actions = self._masks(step)
-        scores, masks = self._dicts(self._scores.tolist()), self._dicts(agent_mask.tolist())
+        self.buf_obs, self.buf_avail_actions, self.buf_state = self._inputs(step)
+        masks = self._dicts(self.envs_of_agents.agent_mask.tolist())
         if self.envs_of_agents.is_parallel or step.infos.are_empty:
             infos: _Dicts = [{} for _ in range(self.num_envs)]
         else:
             infos = list(step.infos)
+        scores, counts = self._dicts(self._scores.tolist()), self._steps.tolist()
         rows = zip(  # noqa: B905  # equal lengths, and strict=True is slower
-            infos, self._steps.tolist(), scores, masks, self.buf_avail_actions, self.buf_state
+            infos, counts, scores, masks, self.buf_avail_actions, self.buf_state
         )
         for info, count, score, mask, actions, state in rows:
             info["episode_step"] = count
@@ -175,23 +174,21 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
 
     def _add_reset_infos(self, first: MultiAgentStart) -> None:
         """Add the start of the next episodes to the infos."""
-        observations = self._by_agent(first.obs)
-        masks, states = self._masks(first), self._states(first)
-        for k, env in enumerate(first.env_ids.tolist()):
-            info = self.buf_info[env]
-            info["reset_obs"] = observations[k]
-            info["reset_avail_actions"] = masks[k]
-            info["reset_state"] = states[k]
-        self._scores[first.env_ids] = 0
-        self._steps[first.env_ids] = 0
+        envs = first.env_ids
+        for env, obs, masks, state in zip(envs.tolist(), *self._inputs(first), strict=True):
+            new = {"reset_obs": obs, "reset_avail_actions": masks, "reset_state": state}
+            self.buf_info[env].update(new)
+        self._scores[envs] = self._steps[envs] = 0
 
-    def _masks(self, step: MultiAgentStep | MultiAgentStart) -> list[Any]:
-        if step.action_masks is None:
-            return [None] * len(step.env_ids)
-        return self._by_agent(step.action_masks)
-
-    def _states(self, step: MultiAgentStep | MultiAgentStart) -> list[Any]:
-        return [None] * len(step.env_ids) if step.state is None else _split(step.state)
+    def _inputs(
+        self, step: MultiAgentStep | MultiAgentStart
+    ) -> tuple[_Dicts, list[Any], list[Any]]:
+        """Return the observations, action masks and states of the environments."""
+        masks: list[Any] = [None] * len(step.env_ids)
+        states = masks.copy() if step.state is None else _split(step.state)
+        if step.action_masks is not None:
+            masks = self._by_agent(step.action_masks)
+        return self._by_agent(step.obs), masks, states
 
     def _dicts(self, rows: Iterable[Iterable[Any]]) -> _Dicts:
         agents = self.agents
@@ -201,14 +198,11 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         """Convert a batch to a list with a dict ``{agent: value}`` for each environment."""
         if self.envs_of_agents.is_one:
             return self._dicts(_rows(batch))
-        found: _Dicts = []
-        for name, agents in self.envs_of_agents.groups.items():
-            for i, row in enumerate(_rows(batch[name]) if name in batch else ()):
-                if i == len(found):
-                    found.append({})
-                found[i].update(zip(agents, row, strict=True))
-        order = [agent for agent in self.agents if found and agent in found[0]]
-        return [{agent: dicts[agent] for agent in order} for dicts in found]
+        members = [agent for name in batch for agent in self.envs_of_agents.groups[name]]
+        rows = zip(*map(_rows, batch.values()), strict=True)
+        found = [dict(zip(members, chain(*row), strict=True)) for row in rows]
+        order = [agent for agent in self.agents if agent in found[0]]
+        return [{agent: values[agent] for agent in order} for values in found]
 
     def render(self, mode: str | None = None) -> list[Any]:
         """Render every environment; pass ``mode`` to those whose ``render`` accepts it."""
