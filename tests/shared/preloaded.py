@@ -16,7 +16,6 @@ MODULES = [
     "xuance_envs.engine.process.worker",
     "xuance_envs.engine.group.group_states",
     "xuance_envs.multi_agent.adapters",
-    "xuance_envs.multi_agent.xuance_env",
     "xuance_envs.remote.server.hosting.repeating_env",
     "agents_envs",
     "backends",
