@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.env_record import EnvRecord
-from xuance_envs.multi_agent.raw_env import groups_info
+from xuance_envs.multi_agent.raw_env import RawMultiAgentEnv
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import (
     MASK,
@@ -121,18 +122,16 @@ class AgentsEnv:
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the environment's and its groups' properties in XuanCe's format."""
         team = self._team
-        observation_space = dict(zip(team.agents, team.observation_spaces, strict=True))
-        action_space = dict(zip(team.agents, team.action_spaces, strict=True))
-        env_info = {
-            "state_space": team.state_space,
-            "observation_space": observation_space,
-            "action_space": action_space,
-            "agents": list(team.agents),
-            "num_agents": len(team.agents),
-            "max_episode_steps": getattr(self.env, "max_episode_steps", None),
-        }
-        groups = [list(group.agents) for group in team.groups]
-        return env_info, groups_info(groups, observation_space, action_space)
+        info: Any = SimpleNamespace(
+            agents=list(team.agents),
+            num_agents=len(team.agents),
+            observation_space=dict(zip(team.agents, team.observation_spaces, strict=True)),
+            action_space=dict(zip(team.agents, team.action_spaces, strict=True)),
+            state_space=team.state_space,
+            max_episode_steps=getattr(self.env, "max_episode_steps", None),
+            agent_groups=[list(group.agents) for group in team.groups],
+        )
+        return RawMultiAgentEnv.get_env_info(info), RawMultiAgentEnv.get_groups_info(info)
 
     # -- stepping ---------------------------------------------------------------------
 

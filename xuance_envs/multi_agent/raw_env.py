@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from xuance_envs.extras import how_to_install
 
@@ -82,7 +83,14 @@ class RawMultiAgentEnv(ABC):
 
     def get_groups_info(self) -> dict[str, Any]:
         """Return the agents and spaces of each group, in XuanCe's format."""
-        return groups_info(self.agent_groups, self.observation_space, self.action_space)
+        groups, observed, acting = self.agent_groups, self.observation_space, self.action_space
+        return {
+            "num_groups": len(groups),
+            "agent_groups": groups,
+            "observation_space_groups": [{agent: observed[agent] for agent in g} for g in groups],
+            "action_space_groups": [{agent: acting[agent] for agent in g} for g in groups],
+            "num_agents_groups": [len(group) for group in groups],
+        }
 
     def agent_mask(self) -> dict[Any, bool]:
         """Return a bool by agent: True for active agents."""
@@ -137,21 +145,6 @@ class RawMultiAgentEnv(ABC):
         """Close the environment."""
 
 
-def groups_info(
-    groups: list[list[Any]],
-    observation_space: Mapping[Any, Space[Any]],
-    action_space: Mapping[Any, Space[Any]],
-) -> dict[str, Any]:
-    """Return groups of agents and their spaces in XuanCe's format."""
-    return {
-        "num_groups": len(groups),
-        "agent_groups": groups,
-        "observation_space_groups": [{a: observation_space[a] for a in g} for g in groups],
-        "action_space_groups": [{a: action_space[a] for a in g} for g in groups],
-        "num_agents_groups": [len(group) for group in groups],
-    }
-
-
 class XuanCeMultiAgentEnvWrapper:
     """Wrapper that adds scores, masks and the state to infos, as XuanCe does.
 
@@ -171,7 +164,7 @@ class XuanCeMultiAgentEnvWrapper:
     """
 
     def __init__(self, env: Any, **kwargs: Any) -> None:
-        self.env = env
+        self.env: RawMultiAgentEnv = env
         self.env_info = env.get_env_info()
         self.groups_info = env.get_groups_info()
         self._episode_step = 0
@@ -195,14 +188,12 @@ class XuanCeMultiAgentEnvWrapper:
     @property
     def agent_mask(self) -> dict[Any, bool]:
         """Active agents: a bool by agent."""
-        mask: dict[Any, bool] = self.env.agent_mask()
-        return mask
+        return self.env.agent_mask()
 
     @property
     def avail_actions(self) -> dict[Any, Any] | None:
         """Action masks by agent; None if there are none."""
-        masks: dict[Any, Any] | None = self.env.avail_actions()
-        return masks
+        return self.env.avail_actions()
 
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Start an episode; the arguments are those of the environment's ``reset``.
@@ -320,16 +311,12 @@ class MPE_Env(RawMultiAgentEnv):
             steps.
         """
         if self.continuous_actions:
-            actions = {agent: self._clipped(agent, action) for agent, action in actions.items()}
+            boxes: dict[Any, Any] = self.action_space
+            actions = {a: np.clip(x, boxes[a].low, boxes[a].high) for a, x in actions.items()}
         observations, rewards, terminated, _, _ = self.env.step(actions)
         self._episode_step += 1
         truncated = self._episode_step >= self.max_episode_steps
         return observations, rewards, terminated, truncated, {}
-
-    def _clipped(self, agent: Any, action: Any) -> Any:
-        space = self.action_space[agent]
-        assert isinstance(space, spaces.Box)
-        return np.clip(action, space.low, space.high)
 
     def state(self) -> Any:
         """Return the global state, an array in ``state_space``: all agents' observations."""
@@ -346,10 +333,8 @@ class MPE_Env(RawMultiAgentEnv):
 
 def _module_of(env_id: str) -> Any:
     for package in ("mpe2", "pettingzoo.mpe"):
-        try:
+        with suppress(ImportError):
             return importlib.import_module(f"{package}.{env_id}")
-        except ImportError:
-            continue
     raise ImportError(
         f"environment {env_id!r} was found neither in mpe2 nor in pettingzoo.mpe: check the id, or "
         f"install mpe2 ({how_to_install('multi-agent', 'mpe2')})"
