@@ -80,10 +80,8 @@ def build_team(
         raise BadValueError(f"expected each agent once in possible_agents, got {list(agents)}")
     leaves: list[str] = []
     for agent in agents:
-        leaves += _checked_leaves(
-            f"agent {agent!r}: its observation space", observation_spaces[agent]
-        )
-        leaves += _checked_leaves(f"agent {agent!r}: its action space", action_spaces[agent])
+        for kind, given in (("observation", observation_spaces), ("action", action_spaces)):
+            leaves += _checked_leaves(f"agent {agent!r}: its {kind} space", given[agent])
     if state_space is not None:
         leaves += _checked_leaves("its state space", state_space)
     spaces_of = {agent: (observation_spaces[agent], action_spaces[agent]) for agent in agents}
@@ -154,19 +152,15 @@ def _checked_leaves(what: str, space: Any) -> list[str]:
 
 def _by_spaces(spaces_of: Mapping[Any, tuple[Any, Any]]) -> dict[str, list[Any]]:
     """Group agents with equal spaces, each group named after its first agent."""
-    groups: list[list[Any]] = []
-    for agent, own in spaces_of.items():
-        group = next((each for each in groups if own == spaces_of[each[0]]), None)
-        if group is None:
-            groups.append([agent])
-        else:
-            group.append(agent)
     named: dict[str, list[Any]] = {}
-    for members in groups:
-        first = str(members[0])
-        stem = first.rstrip("0123456789").rstrip("_-") or first
-        names = chain((stem, first), (f"{first}_{k}" for k in count(2)))
-        named[next(name for name in names if name not in named)] = members
+    for agent, own in spaces_of.items():
+        members = next((each for each in named.values() if own == spaces_of[each[0]]), None)
+        if members is None:
+            first = str(agent)
+            stem = first.rstrip("0123456789").rstrip("_-") or first
+            names = chain((stem, first), (f"{first}_{k}" for k in count(2)))
+            members = named[next(name for name in names if name not in named)] = []
+        members.append(agent)
     return named
 
 
