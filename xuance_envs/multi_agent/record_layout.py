@@ -6,7 +6,7 @@ The underlying vectorized environment handles observations and actions as plain 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,22 +30,21 @@ class SpaceFields:
 
     def __init__(self, stem: str, space: spaces.Space[Any], *leading: int) -> None:
         self.layout = SpaceLayout(space)
-        self.names = [f"{stem}{k}" for k in range(len(self.layout.leaves))]
         self._leading = leading
-
-    def fields(self) -> Iterator[_Field]:
-        for name, leaf in zip(self.names, self.layout.leaves, strict=True):
-            assert leaf.dtype is not None  # checked by build_team
-            # Clients of a server and `struct` read records in the native byte order.
-            yield name, leaf.dtype.newbyteorder("="), (*self._leading, *leaf.shape)
+        # Clients of a server and `struct` read records in the native byte order.
+        self.fields: list[_Field] = [
+            (f"{stem}{k}", np.dtype(leaf.dtype).newbyteorder("="), (*leading, *leaf.shape))
+            for k, leaf in enumerate(self.layout.leaves)
+        ]
+        self._names = [name for name, _, _ in self.fields]
 
     def parts(self, records: Mapping[str, NDArray[Any]] | NDArray[Any]) -> list[NDArray[Any]]:
-        return [records[name] for name in self.names]
+        return [records[name] for name in self._names]
 
     def read(self, records: NDArray[Any]) -> Any:
         """Read the values from structured records."""
         if self.layout.flat:
-            return records[self.names[0]]
+            return records[self._names[0]]
         return self.layout.unflatten(self.parts(records))
 
     def rows(self, record: Mapping[str, NDArray[Any]]) -> SpaceRows:
@@ -63,12 +62,9 @@ class GroupFields:
         self.observations = SpaceFields(f"{name}.observation", group.observation_space, size)
         self.actions = SpaceFields(f"{name}.action", group.action_space, size)
         self._mask = f"{name}.mask"
-
-    def fields(self) -> Iterator[_Field]:
-        """Yield the fields of observations and masks."""
-        yield from self.observations.fields()
-        if self.group.mask is not None:
-            yield self._mask, np.bool_, (self.size, self.group.mask)
+        self.fields = self.observations.fields.copy()  # of observations and masks
+        if group.mask is not None:
+            self.fields.append((self._mask, np.bool_, (size, group.mask)))
 
     def read_masks(self, records: NDArray[Any]) -> Any:
         """Read the group's masks from structured records; None if the group has no masks."""
@@ -83,9 +79,9 @@ class RecordLayout:
         self.groups = [GroupFields(group) for group in team.groups]
         self.state = None if team.state_space is None else SpaceFields("state", team.state_space)
         count = len(team.agents)
-        fields: list[_Field] = [field for group in self.groups for field in group.fields()]
+        fields: list[_Field] = [field for group in self.groups for field in group.fields]
         if self.state is not None:
-            fields += self.state.fields()
+            fields += self.state.fields
         fields.append(("rewards", np.float64, (count, *shape_of_rewards(team.reward_space))))
         flags = ["terminated", "truncated", "acted", "alive"]
         if not team.infos_by_agent:
@@ -93,7 +89,7 @@ class RecordLayout:
         fields += [(name, np.bool_, (count,)) for name in flags]
         fields.append(("gives_masks", np.bool_, ()))
         self.dtype = _record_dtype(fields)
-        actions = [field for group in self.groups for field in group.actions.fields()]
+        actions = [field for group in self.groups for field in group.actions.fields]
         self.action_dtype = _record_dtype(actions)
 
     def fields(self, record: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
