@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
 from typing import Any
@@ -22,6 +23,7 @@ _ALL = slice(None)
 _MAX_KEYS = 16_384  # maximum number of cached merged keys
 
 
+@dataclass(eq=False, repr=False)
 class MultiAgentInfos(LazyInfos):
     """Infos of one step: one dict per environment, built on first access.
 
@@ -31,15 +33,12 @@ class MultiAgentInfos(LazyInfos):
     ``action_masks``. Repeated access returns the same dict, and ``infos[i] = {...}`` replaces it.
     """
 
-    def __init__(
-        self, infos: StepInfos, team: Team, acted: NDArray[np.bool_], alive: NDArray[np.bool_]
-    ) -> None:
-        self._infos = infos
-        self._team = team
-        self._acted = acted
-        self._alive = alive
-        self._built = {}
-        self._replaced: tuple[NDArray[np.intp], MultiAgentInfos] | None = None
+    _infos: StepInfos
+    _team: Team
+    _acted: NDArray[np.bool_]
+    _alive: NDArray[np.bool_]
+    _built: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    _replaced: tuple[NDArray[np.intp], MultiAgentInfos] | None = None
 
     @property
     def are_empty(self) -> bool:
@@ -79,10 +78,8 @@ class MultiAgentInfos(LazyInfos):
 
     def replaced(self, rows: NDArray[np.intp], others: MultiAgentInfos) -> MultiAgentInfos:
         """Return a copy with ``others`` as the infos at positions ``rows``."""
-        infos = MultiAgentInfos(self._infos, self._team, self._acted, self._alive)
-        infos._built = {**self._built, **dict(zip(rows.tolist(), others, strict=True))}
-        infos._replaced = rows, others
-        return infos
+        built = {**self._built, **dict(zip(rows.tolist(), others, strict=True))}
+        return replace(self, _built=built, _replaced=(rows, others))
 
     def __len__(self) -> int:
         return len(self._infos)

@@ -210,11 +210,14 @@ class StepReader:
         envs: NDArray[np.intp] | None = None,
     ) -> MultiAgentStep:
         """Read the results of a step; ``truncated`` marks environments whose worker failed."""
-        ends = infos.ends
-        if ends is None or not truncated.any():
-            return self._read(records, terminated, infos, ends, envs)
-        records = self._truncate_failed_envs(records, truncated)
-        return self._read(records, terminated | truncated, infos, ends, envs)
+        over, ends = terminated, infos.ends
+        if ends is not None and truncated.any():
+            over, records = terminated | truncated, records.copy()
+            batch = self._record.structured(records)
+            batch["truncated"][truncated] = batch["alive"][truncated]  # the agents of the episode
+            for name in ("rewards", "terminated", "acted", "alive"):
+                batch[name][truncated] = 0
+        return self._read(records, over, infos, ends, envs)
 
     def _read(
         self,
@@ -239,7 +242,10 @@ class StepReader:
             self.rewards, self._mask = self.rewards.copy(), self._mask.copy()
             self.rewards[envs], self._mask[envs] = rewards, mask
         if self._unread is not None:
-            self._settle_masks(self._unread, batch["gives_masks"], envs)
+            any_mask = bool((batch["gives_masks"] & self._unread[envs]).any())
+            self._unread[envs] = False
+            if any_mask or not self._unread.any():
+                self._shows_masks, self._unread = any_mask, None
         return MultiAgentStep(
             record.observations(batch),
             as_float32(rewards),
@@ -255,16 +261,6 @@ class StepReader:
             envs,
         )
 
-    def _settle_masks(
-        self, unread: NDArray[np.bool_], gives_masks: NDArray[np.bool_], envs: NDArray[np.intp]
-    ) -> None:
-        """Stop returning masks if no environment's first reset has returned one."""
-        any_mask = bool((gives_masks & unread[envs]).any())
-        unread[envs] = False
-        if any_mask or not unread.any():
-            self._shows_masks = any_mask
-            self._unread = None
-
     def _first(self, ends: EpisodeEnds) -> MultiAgentStart:
         envs, reset_infos = ends.resets()
         batch = self._record.structured(np.stack(ends.observations(envs)))
@@ -277,14 +273,3 @@ class StepReader:
             self._record.masks(batch) if self._shows_masks else None,
             MultiAgentInfos(StepInfos(reset_infos, envs.copy()), self._team, alive, alive),
         )
-
-    def _truncate_failed_envs(
-        self, records: NDArray[np.uint8], failed: NDArray[np.bool_]
-    ) -> NDArray[np.uint8]:
-        """Return a copy of the records in which the agents of failed environments are truncated."""
-        records = records.copy()
-        batch = self._record.structured(records)
-        batch["truncated"][failed] = batch["alive"][failed]
-        for name in ("rewards", "terminated", "acted", "alive"):
-            batch[name][failed] = 0
-        return records
