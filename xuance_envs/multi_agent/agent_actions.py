@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
@@ -36,11 +36,6 @@ class AgentActions:
         space = record.groups[0].group.action_space
         is_batch = record.team.is_one and isinstance(space, spaces.Tuple)
         self._list_types = list if is_batch else (list, tuple)  # a tuple may be a batch of a space
-        # By group: the action stored for inactive agents; None if an action needs several arrays.
-        self._idle = [
-            None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
-            for rows in self._rows
-        ]
         self._agent_rows = list(map(record.action_rows, self.records))
 
     def put(
@@ -113,8 +108,8 @@ class AgentActions:
                 break
         self.records[envs] = 0  # for agents without an action
         for k, fields in enumerate(self._record.groups):
-            names, idle = fields.group.agents, self._idle[k]
-            if idle is None:
+            names, flat = fields.group.agents, self._rows[k].flat
+            if flat is None:  # an action needs several arrays
                 self._check_dicts(actions, alive, envs)
                 self._put_each(k, actions, alive, envs)
                 continue
@@ -122,6 +117,7 @@ class AgentActions:
                 batch = [[given[name] for name in names] for given in actions]
             except LookupError:
                 self._check_dicts(actions, alive, envs)
+                idle = np.zeros(flat.shape[2:], flat.dtype)
                 batch = [[given.get(name, idle) for name in names] for given in actions]
             try:
                 self._rows[k].put(np.asarray(batch), at, len(envs))
@@ -183,11 +179,6 @@ class AgentActions:
                             f"the action for environment {env}, agent {group.agents[i]!r}: "
                             f"expected one in {space}, got {value!r}"
                         )
-                    rows.row(i, strict=False)[:] = _fixed_sample(space)
-
-
-def _fixed_sample(space: Space[Any]) -> Any:
-    """Return the same element of a space on every call."""
-    space = copy.deepcopy(space)
-    space.seed(0)
-    return space.sample()
+                    own = copy.deepcopy(space)
+                    own.seed(0)  # for the same action on every call
+                    rows.row(i, strict=False)[:] = own.sample()
