@@ -83,8 +83,7 @@ class SB3Rows(Uncopyable, VecEnv):
         """Return whether an attribute exists, or for ``"action_masks"`` whether masks exist."""
         if attr_name == "action_masks":
             return self._masks is not None
-        has: bool = super().has_attr(attr_name)
-        return has
+        return bool(super().has_attr(attr_name))
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Read an attribute of the environments of some rows."""
