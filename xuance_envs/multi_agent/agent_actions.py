@@ -18,9 +18,11 @@ from xuance_envs.vector_envs.action_writer import all_in_space
 
 
 class AgentActions:
-    def __init__(self, record: RecordLayout, num_envs: int, check: bool) -> None:
+    def __init__(self, record: RecordLayout, alive: NDArray[np.bool_], check: bool) -> None:
         self._record = record
+        self._alive = alive  # the caller updates it: agents that act next, ``(num_envs, A)``
         self._check = check
+        num_envs = len(alive)
         self.records = np.zeros((num_envs, record.action_dtype.itemsize), np.uint8)
         self._every = np.arange(num_envs)
         batch = np.ndarray(num_envs, record.action_dtype, self.records)
@@ -38,9 +40,7 @@ class AgentActions:
         self._list_types = list if is_batch else (list, tuple)  # a tuple may be a batch of a space
         self._agent_rows = list(map(record.action_rows, self.records))
 
-    def put(
-        self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None
-    ) -> None:
+    def put(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
         """Store the actions of ``envs``, or of all environments if None.
 
         If this raises, the records of ``envs`` are invalid until the next call for them.
@@ -60,14 +60,14 @@ class AgentActions:
         try:
             is_list = isinstance(actions, self._list_types)
             if is_list and any(isinstance(a, Mapping) for a in actions):
-                self._put_dicts(actions, alive, envs, at)
+                self._put_dicts(actions, envs, at)
             else:
                 self._put_arrays(actions, envs, at)
         except BadValueError as error:
             given = counted(len(envs), "environment")
             raise ValueError(f"actions for {given}: {error}") from None
         if self._check:
-            self._check_actions(alive, envs)
+            self._check_actions(envs)
 
     def _put_arrays(self, actions: Any, envs: NDArray[np.intp], at: Index) -> None:
         groups = self._record.groups
@@ -93,9 +93,7 @@ class AgentActions:
             except BadValueError as error:
                 raise BadValueError(f"group {name!r}: {error}") from None
 
-    def _put_dicts(
-        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp], at: Index
-    ) -> None:
+    def _put_dicts(self, actions: Sequence[Any], envs: NDArray[np.intp], at: Index) -> None:
         agents = self._record.team.agents
         if len(actions) != len(envs):
             raise BadValueError(
@@ -104,29 +102,27 @@ class AgentActions:
             )
         for given in actions:
             if type(given) is not dict or len(given) != len(agents):
-                self._check_dicts(actions, alive, envs)
+                self._check_dicts(actions, envs)
                 break
         self.records[envs] = 0  # for agents without an action
         for k, fields in enumerate(self._record.groups):
             names, flat = fields.group.agents, self._rows[k].flat
             if flat is None:  # an action needs several arrays
-                self._check_dicts(actions, alive, envs)
-                self._put_each(k, actions, alive, envs)
+                self._check_dicts(actions, envs)
+                self._put_each(k, actions, envs)
                 continue
             try:
                 batch = [[given[name] for name in names] for given in actions]
             except LookupError:
-                self._check_dicts(actions, alive, envs)
+                self._check_dicts(actions, envs)
                 idle = np.zeros(flat.shape[2:], flat.dtype)
                 batch = [[given.get(name, idle) for name in names] for given in actions]
             try:
                 self._rows[k].put(np.asarray(batch), at, len(envs))
             except (ValueError, TypeError):
-                self._put_each(k, actions, alive, envs)
+                self._put_each(k, actions, envs)
 
-    def _check_dicts(
-        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
-    ) -> None:
+    def _check_dicts(self, actions: Sequence[Any], envs: NDArray[np.intp]) -> None:
         """Raise if an active agent has no action, or if an agent is unknown."""
         agents = self._record.team.agents
         known = set(agents)
@@ -139,18 +135,16 @@ class AgentActions:
                     f"environment {env}: expected actions for agents in {list(agents)}, got "
                     f"actions for unknown agents {unknown_agents}"
                 )
-            for agent, is_active in zip(agents, alive[env].tolist(), strict=True):
+            for agent, is_active in zip(agents, self._alive[env].tolist(), strict=True):
                 if is_active and agent not in given:
                     raise BadValueError(
                         f"environment {env}: expected an action for active agent {agent!r}, got "
                         f"actions for {list(given)}"
                     )
 
-    def _put_each(
-        self, k: int, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
-    ) -> None:
+    def _put_each(self, k: int, actions: Sequence[Any], envs: NDArray[np.intp]) -> None:
         """Store a group's actions one by one; skip inactive agents of PettingZoo environments."""
-        group = self._record.groups[k].group
+        group, alive = self._record.groups[k].group, self._alive
         for given, env in zip(actions, envs.tolist(), strict=True):
             rows = self._agent_rows[env][k]
             for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
@@ -162,7 +156,7 @@ class AgentActions:
                             f"environment {env}, agent {agent!r}: {error}"
                         ) from None
 
-    def _check_actions(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
+    def _check_actions(self, envs: NDArray[np.intp]) -> None:
         """Raise on invalid actions of active agents; replace those of inactive agents."""
         for k, fields in enumerate(self._record.groups):
             group, flat = fields.group, self._rows[k].flat
@@ -174,7 +168,7 @@ class AgentActions:
                 for i, value in enumerate(rows.reader()()):
                     if space.contains(value):
                         continue
-                    if alive[env, group.places[i]]:
+                    if self._alive[env, group.places[i]]:
                         raise ValueError(
                             f"the action for environment {env}, agent {group.agents[i]!r}: "
                             f"expected one in {space}, got {value!r}"

@@ -11,9 +11,10 @@ import numpy as np
 from xuance_envs.engine.data.reward_rows import rewards_of
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
+from xuance_envs.engine.data.unrolled_loops import Cell, make_nested_reader
 from xuance_envs.engine.group.single_env import to_bool
-from xuance_envs.multi_agent.agent_sets import MAX_AGENT_SETS, AgentSet
-from xuance_envs.multi_agent.infos import InfoMerger
+from xuance_envs.multi_agent.agent_sets import MAX_AGENT_SETS, NO_INFO_TEMPLATE, AgentSet
+from xuance_envs.multi_agent.infos import merged_key, shared_info_key
 from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import MASK, Team
@@ -28,6 +29,7 @@ _STEPPED = ("observations", "rewards", *_FLAGS)
 class EnvRecord:
     def __init__(self, team: Team) -> None:
         record = RecordLayout(team)
+        self._place = {agent: i for i, agent in enumerate(team.agents)}
         self.flat = np.zeros(record.dtype.itemsize, np.uint8)
         fields = self.fields = record.fields(self.flat)
         at: dict[int, tuple[SpaceRows, int]] = {}
@@ -48,7 +50,6 @@ class EnvRecord:
         self._ended = np.zeros(len(team.agents), np.bool_)
         self.episode_arrays = [self._ended, *self.state_arrays]
         self.masks = Masks(team, fields)
-        self._infos = InfoMerger(team, self.masks)
         make_set = partial(AgentSet, record, self._rows, self._rewards, self.masks)
         self._agent_set_of = lru_cache(MAX_AGENT_SETS)(make_set)
         self.has_flags = self._ends_all = False
@@ -133,15 +134,6 @@ class EnvRecord:
         for agent, mask_row in agent_set.masked:
             self.masks.put(agent, mask_row, observations[agent][MASK])
 
-    def merge_infos(self, infos: Any) -> dict[Any, Any]:
-        """Merge the agents' infos, without masks, into one dict, valid until the next step."""
-        if infos == self.agent_set.no_infos and not self.masks.any_received:
-            return {}
-        merged = self._infos.merge_infos(self.agent_set, infos)
-        if self.masks.any_received and not infos.keys() <= self.agent_set.no_flags.keys():
-            self.prepared_for = None  # clears masks of agents that do not act
-        return merged
-
     def _store_flags(self, agent_set: AgentSet, terminated: Any, truncated: Any) -> None:
         has_flags, self.has_flags = False, True  # stays True if this raises: flags may remain
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
@@ -154,22 +146,19 @@ class EnvRecord:
                     flag = _as_flag(agent, name, flag)
                 stored[place] = flag
                 has_flags = has_flags or flag
-        self._ends_all = (_ALL_AGENTS in terminated or _ALL_AGENTS in truncated) and self._end_all(
-            agent_set, terminated, truncated
-        )
+        self._ends_all = False
+        if _ALL_AGENTS in terminated or _ALL_AGENTS in truncated:
+            # Such a flag ends the agents whose own flags are False or missing.
+            fields = [self.fields[name] for name in self._flags]
+            unflagged = agent_set.active & ~np.logical_or(*fields)
+            set_flags = [
+                _as_flag(_ALL_AGENTS, name, flags.get(_ALL_AGENTS, False))
+                for name, flags in zip(self._flags, (terminated, truncated), strict=True)
+            ]
+            for field, flag in zip(fields, set_flags, strict=True):
+                field[unflagged] = flag
+            self._ends_all = any(set_flags)
         self.has_flags = has_flags or self._ends_all
-
-    def _end_all(self, agent_set: AgentSet, *given: Mapping[Any, Any]) -> bool:
-        """If an ``"__all__"`` flag is set, end the agents whose own flags are False or missing."""
-        fields = [self.fields[name] for name in self._flags]
-        unflagged = agent_set.active & ~np.logical_or(*fields)
-        set_flags = [
-            _as_flag(_ALL_AGENTS, name, flags.get(_ALL_AGENTS, False))
-            for name, flags in zip(self._flags, given, strict=True)
-        ]
-        for field, flag in zip(fields, set_flags, strict=True):
-            field[unflagged] = flag
-        return any(set_flags)
 
     def _put_each(self, agent_set: AgentSet, *stepped: Any) -> None:
         """Store results that the fast path rejected, agent by agent."""
@@ -212,6 +201,77 @@ class EnvRecord:
             self._rows[i] = rows.row(k, strict=False)
         self._rows[i][:] = value
         return True
+
+    # -- infos ------------------------------------------------------------------------
+
+    def merge_infos(self, infos: Any) -> dict[Any, Any]:
+        """Merge the agents' infos, without masks, into one dict, valid until the next call."""
+        agent_set, has_masks = self.agent_set, self.masks.any_received
+        if infos == agent_set.no_infos and not has_masks:
+            return {}
+        had_masks, store, merged = agent_set.info_template
+        if had_masks is has_masks:
+            try:
+                if store(infos):
+                    return merged  # type: ignore[no-any-return]
+            except STORE_ERRORS:
+                pass  # the keys or types have changed
+        return self._merge_new_form(agent_set, infos)
+
+    def _merge_new_form(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
+        """Merge infos whose keys or types differ from those of the previous call."""
+        if not isinstance(infos, Mapping):
+            raise BadValueError(f"expected a dict of infos by agent, got {describe(infos)}")
+        merged: dict[Any, Any] = {}
+        for agent, info in infos.items():
+            self._merge_agent_info(agent, info, merged)
+        if self.masks.any_received:
+            for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
+                if MASK not in (infos.get(agent) or ()):
+                    self.masks.allow_all(place)
+            if not infos.keys() <= agent_set.no_flags.keys():
+                self.prepared_for = None  # clears masks of agents that do not act
+        misses = agent_set.info_template_misses = agent_set.info_template_misses + 1
+        if misses & (misses - 1) == 0:  # only after 1, 2, 4, ..., in case the keys keep changing
+            agent_set.info_template = self._make_template(agent_set, infos, merged)
+        return merged
+
+    def _make_template(
+        self, agent_set: AgentSet, infos: Mapping[Any, Any], merged: dict[Any, Any]
+    ) -> tuple[bool | None, Any, Any]:
+        """Create a fast path for infos with these keys, unless they need special handling."""
+        masks = self.masks
+        if infos.keys() != agent_set.no_flags.keys() or None in infos.values():
+            return NO_INFO_TEMPLATE
+        cells_of: dict[Any, list[Cell]] = {}
+        for agent, info in infos.items():
+            place = self._place[agent]
+            if masks.any_received and MASK not in info and masks.is_in_info(place):
+                return NO_INFO_TEMPLATE
+            cells = cells_of[agent] = []
+            for key, value in info.items():
+                if key == MASK and place in masks.rows:
+                    cells.append((key, masks.rows[place].buffer_for(value), _ALL))
+                else:
+                    cells.append((key, merged, merged_key(place, key)))
+        store = make_nested_reader(cells_of)
+        return NO_INFO_TEMPLATE if store is None else (masks.any_received, store, merged)
+
+    def _merge_agent_info(self, agent: Any, info: Any, merged: dict[Any, Any]) -> None:
+        place = self._place.get(agent)
+        if place is None:
+            merged[shared_info_key(agent)] = info
+            return
+        if info is None:  # some environments return None instead of an empty dict
+            return
+        if not isinstance(info, Mapping):
+            raise BadValueError(f"agent {agent!r}: expected a dict as info, got {describe(info)}")
+        row = self.masks.rows.get(place)
+        for key, value in info.items():
+            if row is not None and key == MASK:
+                self.masks.put(agent, row, value)
+            else:
+                merged[merged_key(place, key)] = value
 
 
 def _as_flag(agent: Any, name: str, value: Any) -> Any:

@@ -11,15 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_infos import LazyInfos, StepInfos
-from xuance_envs.engine.data.unrolled_loops import Cell, make_nested_reader
-from xuance_envs.multi_agent.agent_sets import NO_INFO_TEMPLATE, AgentSet
-from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
-from xuance_envs.multi_agent.team import MASK, Team
+from xuance_envs.multi_agent.team import Team
 
 _RESET_KEYS = ("reset_obs", "reset_info")
-_ALL = slice(None)
 _MAX_KEYS = 16_384  # maximum number of cached merged keys
 
 
@@ -56,7 +52,7 @@ class MultiAgentInfos(LazyInfos):
             if agent not in agents:
                 raise KeyError(f"no agent {agent!r}: expected one of {list(agents)}")
             place = agents.index(agent)
-        values, mask = self._infos.column(_merged_key(place, path[-1]))
+        values, mask = self._infos.column(merged_key(place, path[-1]))
         if place < 0 and not mask.any():
             # Keys that the engine adds, such as "worker_restarted", have no colon.
             values, mask = self._infos.column(path[0])
@@ -121,82 +117,8 @@ def infos_by_agent(
     return by_agent
 
 
-class InfoMerger:
-    """Merger of the agents' infos into one dict, without masks; the keys name the agents."""
-
-    def __init__(self, team: Team, masks: Masks) -> None:
-        self._masks = masks
-        self._place = {agent: i for i, agent in enumerate(team.agents)}
-
-    def merge_infos(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
-        """Merge the infos of a step or reset; the result is valid until the next call."""
-        had_masks, store, merged = agent_set.info_template
-        if had_masks is self._masks.any_received:
-            try:
-                if store(infos):
-                    return merged  # type: ignore[no-any-return]
-            except STORE_ERRORS:
-                pass  # the keys or types have changed
-        return self._merge_new_form(agent_set, infos)
-
-    def _merge_new_form(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
-        """Merge infos whose keys or types differ from those of the previous call."""
-        if not isinstance(infos, Mapping):
-            raise BadValueError(f"expected a dict of infos by agent, got {describe(infos)}")
-        merged: dict[Any, Any] = {}
-        for agent, info in infos.items():
-            self._merge_agent_info(agent, info, merged)
-        if self._masks.any_received:
-            for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
-                if MASK not in (infos.get(agent) or ()):
-                    self._masks.allow_all(place)
-        agent_set.info_template_misses += 1
-        if (
-            agent_set.info_template_misses & (agent_set.info_template_misses - 1) == 0
-        ):  # only after 1, 2, 4, 8, ... misses, in case the keys keep changing
-            agent_set.info_template = self._make_template(agent_set, infos, merged)
-        return merged
-
-    def _make_template(
-        self, agent_set: AgentSet, infos: Mapping[Any, Any], merged: dict[Any, Any]
-    ) -> tuple[bool | None, Any, Any]:
-        """Create a fast path for infos with these keys, unless they need special handling."""
-        masks = self._masks
-        if infos.keys() != agent_set.no_flags.keys() or None in infos.values():
-            return NO_INFO_TEMPLATE
-        cells_of: dict[Any, list[Cell]] = {}
-        for agent, info in infos.items():
-            place = self._place[agent]
-            if masks.any_received and MASK not in info and masks.is_in_info(place):
-                return NO_INFO_TEMPLATE
-            cells = cells_of[agent] = []
-            for key, value in info.items():
-                if key == MASK and place in masks.rows:
-                    cells.append((key, masks.rows[place].buffer_for(value), _ALL))
-                else:
-                    cells.append((key, merged, _merged_key(place, key)))
-        store = make_nested_reader(cells_of)
-        return NO_INFO_TEMPLATE if store is None else (masks.any_received, store, merged)
-
-    def _merge_agent_info(self, agent: Any, info: Any, merged: dict[Any, Any]) -> None:
-        place = self._place.get(agent)
-        if place is None:
-            merged[shared_info_key(agent)] = info
-            return
-        if info is None:  # some environments return None instead of an empty dict
-            return
-        if not isinstance(info, Mapping):
-            raise BadValueError(f"agent {agent!r}: expected a dict as info, got {describe(info)}")
-        row = self._masks.rows.get(place)
-        for key, value in info.items():
-            if row is not None and key == MASK:
-                self._masks.put(agent, row, value)
-            else:
-                merged[_merged_key(place, key)] = value
-
-
 @lru_cache(_MAX_KEYS)
-def _merged_key(place: int, key: Any) -> Any:
+def merged_key(place: int, key: Any) -> Any:
     """Return the merged key of an info entry of the agent at ``place``; -1 means no agent."""
     if not isinstance(key, str):
         return place, key
@@ -210,7 +132,7 @@ def shared_info_key(key: Any) -> Any:
             f"info key {key!r} is reserved for the start of the next episode: rename it in the "
             "environment"
         )
-    return f":{key}" if type(key) is str else _merged_key(-1, key)
+    return f":{key}" if type(key) is str else merged_key(-1, key)
 
 
 def original_info_key(name: Any) -> Any:

@@ -204,7 +204,7 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
         self.metadata = vec_env.metadata
         self._reader = StepReader(self.record, self.num_envs, action_masks)
         check_actions = check_actions or vec_env.checks_actions
-        self._actions = AgentActions(self.record, self.num_envs, check_actions)
+        self._actions = AgentActions(self.record, self._reader.alive, check_actions)
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
@@ -308,7 +308,7 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
 
     def step_async(self, actions: Any) -> None:
         """Start a step without waiting for it; see :meth:`step` for the actions and errors."""
-        self._actions.put(actions, self._reader.alive)
+        self._actions.put(actions)
         self.vec_env.step_async(self._actions.records)
 
     def step_wait(self) -> MultiAgentStep:
@@ -325,7 +325,7 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
         those of :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`.
         """
         envs = env_indices(env_ids, self.num_envs)
-        self._actions.put(actions, self._reader.alive, envs)
+        self._actions.put(actions, envs)
         self.vec_env.send(self._actions.records[envs], envs)
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> MultiAgentStep:

@@ -62,8 +62,8 @@ class _ParallelView:
     def __init__(self, envs: MultiAgentVecEnv, index: int) -> None:
         self._envs = envs
         self._at = [index]
-        self._actions = AgentActions(envs.record, 1, False)
         self._alive: NDArray[np.bool_] = np.zeros((1, envs.num_agents), np.bool_)
+        self._actions = AgentActions(envs.record, self._alive, False)
         self.metadata = {"name": "view", **envs.metadata}
         self.render_mode = envs.render_mode
         self.possible_agents = list(envs.agents)
@@ -89,7 +89,7 @@ class _ParallelView:
         return self._take(flat, info)[:2]
 
     def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
-        self._actions.put([actions], self._alive)
+        self._actions.put([actions])
         ((flat, _, _, _, info),) = self._envs.call(
             "step", self._actions.records[0], env_ids=self._at
         )
@@ -121,7 +121,7 @@ class _ParallelView:
         """Store the view's state; return the observations, the infos and the structured record."""
         record = self._envs.record
         batch = record.structured(np.array(flat)[np.newaxis])
-        self._alive = batch["alive"]
+        self._alive[...] = batch["alive"]
         (acted,), (alive,) = batch["acted"], batch["alive"]
         self.agents = list(compress(self.possible_agents, alive))
         states = record.states(batch)
