@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
@@ -16,14 +16,7 @@ from xuance_envs.extras import naming_extra
 from xuance_envs.multi_agent.env_record import EnvRecord
 from xuance_envs.multi_agent.raw_env import RawMultiAgentEnv
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
-from xuance_envs.multi_agent.team import (
-    MASK,
-    Groups,
-    Team,
-    agent_list,
-    build_team,
-    common_reward_space,
-)
+from xuance_envs.multi_agent.team import MASK, Groups, Team, agent_list, build_team
 from xuance_envs.vector_envs.options import AutoBool
 
 AgentSpaces = Mapping[Any, Space[Any]]  # by agent
@@ -110,7 +103,7 @@ class AgentsEnv:
         team = build_team(
             *(agents, observation_spaces, action_spaces, space, groups, masks),
             self.infos_by_agent,
-            common_reward_space(self.env, agents),
+            _common_reward_space(self.env, agents),
         )
         if masks is True and all(group.mask is None for group in team.groups):
             raise BadValueError(
@@ -225,6 +218,26 @@ class AgentsEnv:
     def _merge_infos(self, infos: Any) -> dict[Any, Any]:
         """Merge the agents' infos into one dict, without the action masks."""
         return self._record.merge_infos(infos)
+
+
+def _common_reward_space(env: Any, agents: Sequence[Any]) -> spaces.Box | None:
+    """Return the space of the agents' vector rewards, from ``reward_spaces``; None for numbers."""
+    given = getattr(env, "reward_spaces", None)
+    if given is None:  # PettingZoo's conversion wrappers hide it
+        given = getattr(getattr(env, "unwrapped", None), "reward_spaces", None)
+    if not isinstance(given, Mapping):
+        return None
+    found = [given.get(agent) for agent in agents]
+    shapes = {getattr(space, "shape", None) for space in found}
+    first = found[0]
+    if len(shapes) == 1 and isinstance(first, spaces.Box) and len(first.shape) == 1:
+        return first
+    if any(isinstance(space, spaces.Box) and space.shape for space in found):
+        raise BadValueError(
+            "reward_spaces: expected a Box of the same shape (k,) for each agent, got "
+            f"{dict(zip(agents, found, strict=True))}"
+        )
+    return None
 
 
 def _as_parallel(env: Any) -> Any:

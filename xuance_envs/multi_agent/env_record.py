@@ -227,8 +227,8 @@ class EnvRecord:
             self._merge_agent_info(agent, info, merged)
         if self.masks.any_received:
             for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
-                if MASK not in (infos.get(agent) or ()):
-                    self.masks.allow_all(place)
+                if place in self.masks.in_infos and MASK not in (infos.get(agent) or ()):
+                    self.masks.rows[place][:] = None  # allows every action
             if not infos.keys() <= agent_set.no_flags.keys():
                 self.prepared_for = None  # clears masks of agents that do not act
         misses = agent_set.info_template_misses = agent_set.info_template_misses + 1
@@ -246,7 +246,7 @@ class EnvRecord:
         cells_of: dict[Any, list[Cell]] = {}
         for agent, info in infos.items():
             place = self._place[agent]
-            if masks.any_received and MASK not in info and masks.is_in_info(place):
+            if masks.any_received and MASK not in info and place in masks.in_infos:
                 return NO_INFO_TEMPLATE
             cells = cells_of[agent] = []
             for key, value in info.items():

@@ -63,7 +63,8 @@ class MaskRow:
 class Masks:
     def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]]) -> None:
         self.rows: dict[int, MaskRow] = {}
-        self.in_observations: set[int] = set()
+        self.in_observations: set[int] = set()  # places of agents whose masks they observe
+        self.in_infos: set[int] = set()
         self.any_received = False
         self._gives_masks = fields["gives_masks"]
         self._of_groups: list[NDArray[np.bool_]] = []
@@ -73,8 +74,7 @@ class Masks:
             masks = fields[f"{group.name}.mask"]
             self._of_groups.append(masks)
             self.rows |= {place: MaskRow(masks[i]) for i, place in enumerate(group.places)}
-            if group.observes_mask:
-                self.in_observations.update(group.places)
+            (self.in_observations if group.observes_mask else self.in_infos).update(group.places)
 
     def begin(self) -> None:
         """Allow every action in a record that was set to zeros."""
@@ -89,12 +89,3 @@ class Masks:
             raise BadValueError(f"agent {agent!r}: invalid {MASK}: {error}") from None
         if not self.any_received:
             self._gives_masks[...] = self.any_received = True
-
-    def is_in_info(self, place: int) -> bool:
-        """Return True if the agent's mask comes from its info rather than its observation."""
-        return place in self.rows and place not in self.in_observations
-
-    def allow_all(self, place: int) -> None:
-        """Allow every action of an agent whose mask comes from its info."""
-        if self.is_in_info(place):
-            self.rows[place][:] = None

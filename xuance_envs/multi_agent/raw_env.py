@@ -72,14 +72,8 @@ class RawMultiAgentEnv(ABC):
 
     def get_env_info(self) -> dict[str, Any]:
         """Return the environment's spaces, agents and step limit, by attribute name."""
-        return {
-            "state_space": self.state_space,
-            "observation_space": self.observation_space,
-            "action_space": self.action_space,
-            "agents": self.agents,
-            "num_agents": self.num_agents,
-            "max_episode_steps": self.max_episode_steps,
-        }
+        names = ("state_space", "observation_space", "action_space", "agents", "num_agents")
+        return {name: getattr(self, name) for name in (*names, "max_episode_steps")}
 
     def get_groups_info(self) -> dict[str, Any]:
         """Return the agents and spaces of each group, in XuanCe's format."""
@@ -271,10 +265,9 @@ class MPE_Env(RawMultiAgentEnv):
         if not isinstance(config, str):
             env_id, env_seed = config.env_id, config.env_seed
             render_mode, continuous_action = config.render_mode, config.continuous_action
-        module = _module_of(env_id)
         self.continuous_actions = continuous_action
         self.render_mode = render_mode
-        self.env = module.parallel_env(
+        self.env = _module_of(env_id).parallel_env(
             continuous_actions=continuous_action, render_mode=render_mode, **options
         )
         self.env.reset(seed=env_seed)

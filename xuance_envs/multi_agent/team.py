@@ -106,26 +106,6 @@ def build_team(
     )
 
 
-def common_reward_space(env: Any, agents: Sequence[Any]) -> spaces.Box | None:
-    """Return the space of the agents' vector rewards, from ``reward_spaces``; None for numbers."""
-    given = getattr(env, "reward_spaces", None)
-    if given is None:  # PettingZoo's conversion wrappers hide it
-        given = getattr(getattr(env, "unwrapped", None), "reward_spaces", None)
-    if not isinstance(given, Mapping):
-        return None
-    found = [given.get(agent) for agent in agents]
-    shapes = {getattr(space, "shape", None) for space in found}
-    first = found[0]
-    if len(shapes) == 1 and isinstance(first, spaces.Box) and len(first.shape) == 1:
-        return first
-    if any(isinstance(space, spaces.Box) and space.shape for space in found):
-        raise BadValueError(
-            "reward_spaces: expected a Box of the same shape (k,) for each agent, got "
-            f"{dict(zip(agents, found, strict=True))}"
-        )
-    return None
-
-
 def agent_list(agents: Any) -> list[Any]:
     """Convert an environment's ``agents``, which may be a NumPy array, to a list."""
     try:
