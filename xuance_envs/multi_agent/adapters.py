@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.single_env import is_asynchronous, to_bool
-from xuance_envs.multi_agent.agents_env import AgentsEnv, AgentSpaces
+from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import shared_info_key
 from xuance_envs.multi_agent.team import Groups, agent_list
 from xuance_envs.vector_envs.options import AutoBool
@@ -37,12 +37,6 @@ class XuanCeAgentsEnv(AgentsEnv):
         if not agent_list(getattr(env, "agents", ())):
             raise BadValueError(f"expected at least one agent in agents of {env!r}, got none")
         return env
-
-    def _agents_and_spaces(self) -> tuple[list[Any], AgentSpaces, AgentSpaces]:
-        return agent_list(self.env.agents), self.env.observation_space, self.env.action_space
-
-    def _live_agents(self) -> Sequence[Any]:
-        return self._team.agents
 
     @override
     def _store_reset(self, result: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
@@ -18,8 +18,6 @@ from xuance_envs.multi_agent.raw_env import RawMultiAgentEnv
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import MASK, Groups, Team, agent_list, build_team
 from xuance_envs.vector_envs.options import AutoBool
-
-AgentSpaces = Mapping[Any, Space[Any]]  # by agent
 
 
 class AgentsEnv:
@@ -84,27 +82,22 @@ class AgentsEnv:
             )
         return env
 
-    def _agents_and_spaces(self) -> tuple[list[Any], AgentSpaces, AgentSpaces]:
-        """Return all agents, their observation spaces and their action spaces."""
-        env, agents = self.env, agent_list(self.env.possible_agents)
-        observation_spaces = {agent: env.observation_space(agent) for agent in agents}
-        return agents, observation_spaces, {agent: env.action_space(agent) for agent in agents}
-
     def _build_team(self, groups: Groups | None, state: AutoBool, masks: AutoBool) -> Team:
-        agents, observation_spaces, action_spaces = self._agents_and_spaces()
+        env, by_agent = self.env, self.infos_by_agent
+        agents = agent_list(env.possible_agents if by_agent else env.agents)
+        observed, acting = env.observation_space, env.action_space
+        if by_agent:
+            observed, acting = ({a: space_of(a) for a in agents} for space_of in (observed, acting))
         for name, value in (("state", state), ("action_masks", masks)):
             if value is not True and value is not False and value != "auto":
                 raise BadValueError(f"{name}: expected True, False or 'auto', got {value!r}")
-        space = getattr(self.env, "state_space", None) if state else None
+        space = getattr(env, "state_space", None) if state else None
         if state is True and space is None:
             raise BadValueError(
                 "state=True: expected an environment with a state_space, got one without"
             )
-        team = build_team(
-            *(agents, observation_spaces, action_spaces, space, groups, masks),
-            self.infos_by_agent,
-            _common_reward_space(self.env, agents),
-        )
+        rewards = _common_reward_space(env, agents)
+        team = build_team(agents, observed, acting, space, groups, masks, by_agent, rewards)
         if masks is True and all(group.mask is None for group in team.groups):
             raise BadValueError(
                 "action_masks=True: expected Discrete or MultiDiscrete action spaces, got "
@@ -118,8 +111,8 @@ class AgentsEnv:
         info: Any = SimpleNamespace(
             agents=list(team.agents),
             num_agents=len(team.agents),
-            observation_space=dict(zip(team.agents, team.observation_spaces, strict=True)),
-            action_space=dict(zip(team.agents, team.action_spaces, strict=True)),
+            observation_space=dict(team.observation_spaces),
+            action_space=dict(team.action_spaces),
             state_space=team.state_space,
             max_episode_steps=getattr(self.env, "max_episode_steps", None),
             agent_groups=[list(group.agents) for group in team.groups],
@@ -144,7 +137,7 @@ class AgentsEnv:
                 f"reset: expected a tuple (observations, infos), got {describe(result)}"
             )
         observations, infos = result
-        agents = self._live_agents()
+        agents = agent_list(self.env.agents) if self.infos_by_agent else self._team.agents
         if not agents:
             raise BadValueError(
                 "reset: expected at least one agent in the attribute agents after reset, got an "
@@ -194,9 +187,6 @@ class AgentsEnv:
         if record.has_state:
             self._put_state(not remaining)
         return record.flat, 0.0, not remaining, False, info
-
-    def _live_agents(self) -> Sequence[Any]:
-        return agent_list(self.env.agents)
 
     def _put_state(self, over: bool) -> None:
         """Store the state. If ``state()`` fails after an episode's last step, keep the old one."""

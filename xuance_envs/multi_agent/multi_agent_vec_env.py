@@ -190,12 +190,8 @@ class MultiAgentVecEnv(VecEnvDelegate, Uncopyable, ClosedOnExit):
         self.agents = self._team.agents
         self.num_agents = len(self.agents)
         self.groups = {group.name: group.agents for group in self._team.groups}
-        self.observation_space: dict[Any, Space[Any]] = dict(
-            zip(self.agents, self._team.observation_spaces, strict=True)
-        )
-        self.action_space: dict[Any, Space[Any]] = dict(
-            zip(self.agents, self._team.action_spaces, strict=True)
-        )
+        self.observation_space: dict[Any, Space[Any]] = dict(self._team.observation_spaces)
+        self.action_space: dict[Any, Space[Any]] = dict(self._team.action_spaces)
         self.state_space = self._team.state_space
         self.reward_space = self._team.reward_space
         self.autotuned = vec_env.autotuned

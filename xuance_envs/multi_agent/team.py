@@ -40,8 +40,8 @@ class Group:
 @dataclass(frozen=True)
 class Team:
     agents: tuple[Any, ...]
-    observation_spaces: tuple[Space[Any], ...]
-    action_spaces: tuple[Space[Any], ...]
+    observation_spaces: Mapping[Any, Space[Any]]
+    action_spaces: Mapping[Any, Space[Any]]
     groups: tuple[Group, ...]
     is_one: bool
     state_space: Space[Any] | None
@@ -95,8 +95,8 @@ def build_team(
         built.append(Group(name, tuple(members), places, observation_space, action_space, mask))
     return Team(
         tuple(agents),
-        tuple(space for space, _ in spaces_of.values()),
-        tuple(space for _, space in spaces_of.values()),
+        {agent: observation_spaces[agent] for agent in agents},
+        {agent: action_spaces[agent] for agent in agents},
         tuple(built),
         groups is None and len(named) == 1,
         state_space,

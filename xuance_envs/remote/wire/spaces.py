@@ -163,8 +163,8 @@ def _record_to_wire(space: ObservationRecord | ActionRecord) -> dict[str, Any]:
     groups = [[group.name, list(group.places)] for group in team.groups]
     return {
         "agents": [to_wire(agent) for agent in team.agents],
-        "observation_spaces": [space_to_wire(each) for each in team.observation_spaces],
-        "action_spaces": [space_to_wire(each) for each in team.action_spaces],
+        "observation_spaces": [space_to_wire(each) for each in team.observation_spaces.values()],
+        "action_spaces": [space_to_wire(each) for each in team.action_spaces.values()],
         "groups": None if team.is_one else groups,
         "masks": any(group.mask is not None for group in team.groups),
         "state_space": _optional_to_wire(team.state_space),
