@@ -22,6 +22,7 @@ class AgentActions:
         self._record = record
         self._alive = alive  # the caller updates it: agents that act next, ``(num_envs, A)``
         self._check = check
+        self._names = set(record.team.agents)
         num_envs = len(alive)
         self.records = np.zeros((num_envs, record.action_dtype.itemsize), np.uint8)
         self._every = np.arange(num_envs)
@@ -41,10 +42,7 @@ class AgentActions:
         self._agent_rows = list(map(record.action_rows, self.records))
 
     def put(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
-        """Store the actions of ``envs``, or of all environments if None.
-
-        If this raises, the records of ``envs`` are invalid until the next call for them.
-        """
+        """Store actions of ``envs`` (None: all). If this raises, their records are invalid."""
         flat = self._flat
         if (
             flat is not None
@@ -125,12 +123,10 @@ class AgentActions:
     def _check_dicts(self, actions: Sequence[Any], envs: NDArray[np.intp]) -> None:
         """Raise if an active agent has no action, or if an agent is unknown."""
         agents = self._record.team.agents
-        known = set(agents)
         for given, env in zip(actions, envs.tolist(), strict=True):
             if not isinstance(given, Mapping):
                 raise BadValueError(f"environment {env}: expected a dict, got {describe(given)}")
-            if not given.keys() <= known:
-                unknown_agents = [agent for agent in given if agent not in known]
+            if unknown_agents := [agent for agent in given if agent not in self._names]:
                 raise BadValueError(
                     f"environment {env}: expected actions for agents in {list(agents)}, got "
                     f"actions for unknown agents {unknown_agents}"

@@ -16,7 +16,6 @@ from xuance_envs.engine.data.step_infos import LazyInfos, StepInfos
 from xuance_envs.multi_agent.team import Team
 
 _RESET_KEYS = ("reset_obs", "reset_info")
-_MAX_KEYS = 16_384  # maximum number of cached merged keys
 
 
 @dataclass(eq=False, repr=False)
@@ -117,7 +116,7 @@ def infos_by_agent(
     return by_agent
 
 
-@lru_cache(_MAX_KEYS)
+@lru_cache(16_384)
 def merged_key(place: int, key: Any) -> Any:
     """Return the merged key of an info entry of the agent at ``place``; -1 means no agent."""
     if not isinstance(key, str):
