@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
+from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
 from xuance_envs.errors import counted
 from xuance_envs.multi_agent.record_layout import RecordLayout
@@ -28,11 +28,7 @@ class AgentActions:
         self._every = np.arange(num_envs)
         batch = np.ndarray(num_envs, record.action_dtype, self.records)
         self._rows = [
-            SpaceRows(
-                SpaceLayout(fields.group.action_space, fields.size),
-                fields.actions.parts(batch),
-                num_envs,
-            )
+            SpaceRows(fields.actions.layout, fields.actions.parts(batch), num_envs)
             for fields in record.groups
         ]
         self._flat = self._rows[0].flat if record.team.is_one else None

@@ -112,9 +112,6 @@ class _ParallelView:
     def render(self) -> Any:
         return self._envs.render(env_ids=self._at)[0]
 
-    def close(self) -> None:
-        """Do nothing: closing the vectorized environment closes all its environments."""
-
     def _take(
         self, flat: NDArray[np.uint8], info: dict[Any, Any]
     ) -> tuple[dict[Any, Any], dict[Any, Any], NDArray[Any]]:

@@ -29,11 +29,11 @@ class SpaceFields:
     """Fields for the values of one space, possibly with leading axes, such as an agent axis."""
 
     def __init__(self, stem: str, space: spaces.Space[Any], *leading: int) -> None:
-        self.layout = SpaceLayout(space)
-        self._leading = leading
+        self.layout = SpaceLayout(space, *leading)
+        self._own_layout, self._leading = SpaceLayout(space), leading
         # Clients of a server and `struct` read records in the native byte order.
         self.fields: list[_Field] = [
-            (f"{stem}{k}", np.dtype(leaf.dtype).newbyteorder("="), (*leading, *leaf.shape))
+            (f"{stem}{k}", np.dtype(leaf.dtype).newbyteorder("="), leaf.shape)
             for k, leaf in enumerate(self.layout.leaves)
         ]
         self._names = [name for name, _, _ in self.fields]
@@ -49,7 +49,7 @@ class SpaceFields:
 
     def rows(self, record: Mapping[str, NDArray[Any]]) -> SpaceRows:
         """Return storage for each agent's value."""
-        return SpaceRows(self.layout, self.parts(record), *self._leading)
+        return SpaceRows(self._own_layout, self.parts(record), *self._leading)
 
 
 class GroupFields:
@@ -57,8 +57,7 @@ class GroupFields:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.size = size = len(group.agents)
-        name = group.name
+        size, name = len(group.agents), group.name
         self.observations = SpaceFields(f"{name}.observation", group.observation_space, size)
         self.actions = SpaceFields(f"{name}.action", group.action_space, size)
         self._mask = f"{name}.mask"
