@@ -13,13 +13,13 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.unrolled_loops import Cell, make_nested_reader
 from xuance_envs.engine.group.single_env import to_bool
-from xuance_envs.multi_agent.agent_sets import MAX_AGENT_SETS, NO_INFO_TEMPLATE, AgentSet
+from xuance_envs.multi_agent.agent_sets import NO_INFO_TEMPLATE, STORE_ERRORS, AgentSet, Masks
 from xuance_envs.multi_agent.infos import merged_key, shared_info_key
-from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import MASK, Team
 
 _ALL = slice(None)
+_MAX_AGENT_SETS = 256  # maximum number of cached sets: there can be many if agents join and leave
 _ALL_AGENTS = "__all__"  # key of a flag for all agents, as in RLlib
 
 _FLAGS = ("terminations", "truncations")
@@ -51,7 +51,7 @@ class EnvRecord:
         self.episode_arrays = [self._ended, *self.state_arrays]
         self.masks = Masks(team, fields)
         make_set = partial(AgentSet, record, self._rows, self._rewards, self.masks)
-        self._agent_set_of = lru_cache(MAX_AGENT_SETS)(make_set)
+        self._agent_set_of = lru_cache(_MAX_AGENT_SETS)(make_set)
         self.has_flags = self._ends_all = False
         self.set_agents([])
 
