@@ -192,6 +192,24 @@ def test_groups_of_agents_are_dicts_of_all(make):
     assert envs.groups_info["num_groups"] == 2
 
 
+class Blind(Herd):
+    """Two of its agents observe nothing, and the third observes nothing in one part."""
+
+    def observation_space(self, agent):
+        nothing = spaces.Dict()
+        return spaces.Tuple((nothing, spaces.Discrete(2))) if agent == "sheep_1" else nothing
+
+    def seen(self, agents):
+        return {agent: ({}, 1) if agent == "sheep_1" else {} for agent in agents}
+
+
+def test_observations_without_values_are_returned(make):
+    envs = make([Blind] * 2)
+    obs, _ = envs.reset(seed=0)
+    assert obs == [{"sheep_0": {}, "sheep_1": ({}, 1), "sheep_2": {}}] * 2
+    assert envs.step([dict.fromkeys(envs.agents, 0)] * 2)[0] == obs
+
+
 class Mapped(Squad):
     """Its state is a dict with a tuple."""
 

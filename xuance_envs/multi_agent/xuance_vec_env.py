@@ -184,24 +184,26 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
         self, step: MultiAgentStep | MultiAgentStart
     ) -> tuple[_Dicts, list[Any], list[Any]]:
         """Return the observations, action masks and states of the environments."""
-        masks: list[Any] = [None] * len(step.env_ids)
-        states = masks.copy() if step.state is None else _split(step.state)
+        count = len(step.env_ids)
+        masks: list[Any] = [None] * count
+        states = masks.copy() if step.state is None else _split(step.state, count)
         if step.action_masks is not None:
-            masks = self._by_agent(step.action_masks)
-        return self._by_agent(step.obs), masks, states
+            masks = self._by_agent(step.action_masks, count)
+        return self._by_agent(step.obs, count), masks, states
 
     def _dicts(self, rows: Iterable[Iterable[Any]]) -> _Dicts:
         agents = self.agents
         return [dict(zip(agents, row)) for row in rows]  # noqa: B905  # as above
 
-    def _by_agent(self, batch: Any) -> _Dicts:
+    def _by_agent(self, batch: Any, count: int) -> _Dicts:
         """Convert a batch to a list with a dict ``{agent: value}`` for each environment."""
         if self.envs_of_agents.is_one:
-            return self._dicts(_rows(batch))
-        members = [agent for name in batch for agent in self.envs_of_agents.groups[name]]
-        rows = zip(*map(_rows, batch.values()), strict=True)
-        found = [dict(zip(members, chain(*row), strict=True)) for row in rows]
-        order = [agent for agent in self.agents if agent in found[0]]
+            return self._dicts(_rows(batch, count, len(self.agents)))
+        members = {name: self.envs_of_agents.groups[name] for name in batch}
+        parts = [_rows(batch[name], count, len(agents)) for name, agents in members.items()]
+        agents = [*chain(*members.values())]
+        found = [dict(zip(agents, chain(*row), strict=True)) for row in zip(*parts, strict=True)]
+        order = [agent for agent in self.agents if agent in agents]
         return [{agent: values[agent] for agent in order} for values in found]
 
     def render(self, mode: str | None = None) -> list[Any]:
@@ -215,16 +217,17 @@ class XuanCeVecMultiAgentEnv(Uncopyable, ClosedOnExit):
     close_extras = close
 
 
-def _rows(batch: Any) -> Iterable[Any]:
+def _rows(batch: Any, envs: int, agents: int) -> Iterable[Any]:
     """Return the values of all agents, for each environment."""
-    return batch if isinstance(batch, np.ndarray) else map(_split, _split(batch))
+    if isinstance(batch, np.ndarray):
+        return batch
+    return [_split(row, agents) for row in _split(batch, envs)]
 
 
-def _split(batch: Any) -> list[Any]:
-    """Split a batch along its first axis."""
-    if isinstance(batch, dict):
-        values = zip(*map(_split, batch.values()), strict=True)
-        return [dict(zip(batch, each, strict=True)) for each in values]
-    if isinstance(batch, tuple):
-        return list(zip(*map(_split, batch), strict=True))
-    return list(batch)
+def _split(batch: Any, count: int) -> list[Any]:
+    """Split a batch along its first axis, whose length an empty dict or tuple doesn't tell."""
+    if not isinstance(batch, dict | tuple):
+        return list(batch)
+    parts = batch.values() if isinstance(batch, dict) else batch
+    rows = list(zip(*[_split(part, count) for part in parts], strict=True)) or [()] * count
+    return [dict(zip(batch, row, strict=True)) for row in rows] if isinstance(batch, dict) else rows
