@@ -13,8 +13,7 @@ from interrupts import Instant
 pytest.importorskip("cv2")
 
 from xuance_envs.gym import atari_screen
-from xuance_envs.gym.atari_resize import BandedResizer, resize
-from xuance_envs.gym.atari_screen import Screen
+from xuance_envs.gym.atari_screen import BandedResizer, Screen, resize
 
 
 class FakeEmulator:

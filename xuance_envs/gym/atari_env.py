@@ -13,10 +13,15 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from xuance_envs.gym.atari_fast_reset import FastReset
-from xuance_envs.gym.atari_games import rom_path, single_action
-from xuance_envs.gym.atari_making import at_least, make_game, parse_frame_skip, parse_image_size
-from xuance_envs.gym.atari_resize import resize
-from xuance_envs.gym.atari_screen import RamView, Screen
+from xuance_envs.gym.atari_games import (
+    at_least,
+    make_game,
+    parse_frame_skip,
+    parse_image_size,
+    rom_path,
+    single_action,
+)
+from xuance_envs.gym.atari_screen import RamView, Screen, resize
 from xuance_envs.gym.lazy_frames import LazyFrames
 from xuance_envs.gym.wrapper import EnvWrapper
 
@@ -114,9 +119,6 @@ class Atari_Env(EnvWrapper):
         (1, 5, False)
         >>> env.close()
     """
-
-    max_episode_steps: int | None
-    reward_range: tuple[float, float]
 
     def __init__(
         self,

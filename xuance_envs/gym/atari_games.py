@@ -1,14 +1,16 @@
-"""Lookup of Atari games, and imports of ale-py and OpenCV."""
+"""Lookup and making of Atari games, and imports of ale-py and OpenCV."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import operator
 import re
 from types import ModuleType
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from xuance_envs.extras import missing_extra
 
@@ -26,13 +28,9 @@ class UnknownGameError(gymnasium.error.NameNotFound, ValueError):
 
 def load_ale() -> ModuleType:
     """Import ale-py, which registers its games with Gymnasium, and silence its banner."""
-    ale_py = _load("ale_py")
+    ale_py = load("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py
-
-
-def load_cv2() -> Any:
-    return _load("cv2")
 
 
 def full_id(env_id: str) -> str:
@@ -78,7 +76,8 @@ def _plain(name: str) -> str:
     return name.replace("_", "").replace(" ", "").lower()
 
 
-def _load(module: str) -> ModuleType:
+def load(module: str) -> ModuleType:
+    """Import a module of ale-py or OpenCV."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -87,3 +86,74 @@ def _load(module: str) -> ModuleType:
 
 def rom_path(game: str) -> str:
     return str(importlib.import_module("ale_py.roms").get_rom_path(game))
+
+
+def make_game(
+    env_id: str,
+    *,
+    render_mode: str | None,
+    obs_type: str,
+    repeat_action_probability: float,
+    **kwargs: Any,
+) -> gymnasium.Env[Any, Any]:
+    """Make a game of ale-py by its name."""
+    for name, value, choices in (
+        ("obs_type", obs_type, ("grayscale", "rgb", "ram")),
+        ("render_mode", render_mode, ("rgb_array", "human", None)),
+    ):
+        if value not in choices:
+            raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+    if not 0 <= repeat_action_probability <= 1:
+        raise ValueError(
+            "repeat_action_probability: expected a number from 0 to 1, "
+            f"got {repeat_action_probability!r}"
+        )
+    if kwargs.get("continuous") or kwargs.get("sound_obs"):
+        raise ValueError(
+            "continuous and sound_obs are not supported: expected Discrete actions, and screen "
+            "or RAM observations; use Gym_Env for continuous actions or sound observations"
+        )
+    load_ale()
+    load("cv2")
+    return gymnasium.make(
+        full_id(env_id),
+        render_mode=render_mode,
+        obs_type=obs_type,
+        repeat_action_probability=repeat_action_probability,
+        **{"disable_env_checker": True, **kwargs},
+    )
+
+
+def parse_frame_skip(frame_skip: Any) -> tuple[int, ...]:
+    """Return the fixed number of frames, or the two bounds."""
+    skips = tuple(frame_skip) if isinstance(frame_skip, tuple | list) else (frame_skip,)
+    try:
+        skips = tuple(map(operator.index, skips))
+    except TypeError:
+        skips = ()
+    if len(skips) not in (1, 2) or skips[0] < 1 or (len(skips) == 2 and skips[0] >= skips[1]):
+        raise ValueError(
+            "frame_skip: expected an int of at least 1, or a pair (low, high) of ints with "
+            f"1 <= low < high, got {frame_skip!r}"
+        )
+    return skips
+
+
+def parse_image_size(image_size: Any) -> tuple[int, int]:
+    sizes = image_size if isinstance(image_size, tuple | list | np.ndarray) else (image_size,) * 2
+    try:
+        height, width = map(operator.index, sizes)
+    except (TypeError, ValueError):
+        height = width = 0
+    if height < 1 or width < 1:
+        raise ValueError(
+            "image_size: expected (height, width), one int for a square, or None for the "
+            f"screen size, got {image_size!r}"
+        )
+    return height, width
+
+
+def at_least(least: int, number: Any, name: str) -> int:
+    if not isinstance(number, int | np.integer) or number < least:
+        raise ValueError(f"{name}: expected an int of at least {least}, got {number!r}")
+    return int(number)

@@ -8,6 +8,7 @@ numbers appear.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,21 +16,69 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.gym.atari_games import load_cv2
-from xuance_envs.gym.atari_resize import BandedResizer, Run
+from xuance_envs.gym.atari_games import load
 
 Image = NDArray[np.uint8]
+Run = tuple[int, int]  # a range of bands
 
 _COLORS = 256
 
+# Each byte of an unseen color in the table. Known colors with this byte need a slower check.
 _UNKNOWN = b"\xff"
-"""Each byte of an unseen color in the table. Known colors with this byte need a slower check."""
 
-_UNUSED_NUMBER = 255
-"""A number that no color has: the console's color numbers are even."""
+_UNUSED_NUMBER = 255  # a number that no color has: the console's color numbers are even
+_MAX_GAP = 4  # two runs with at most this many unchanged bands between them are faster as one run
+_MIN_BANDS = 8  # below this number of bands, updating bands separately saves little
+_THIN = 8  # maximum height, in rows, of bands for finding changes, if images are resized as a whole
 
-_MAX_GAP = 4
-"""Two runs with at most this many unchanged bands between them are faster as one run."""
+
+def resize(image: Image, size: tuple[int, int]) -> Image:
+    """Resize an image by area, like :class:`gymnasium.wrappers.AtariPreprocessing`."""
+    cv2 = load("cv2")
+    height, width = size
+    scaled: Image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    return scaled.reshape(height, width, -1)
+
+
+class BandedResizer:
+    """Resizer for images of one shape that updates only the bands that changed.
+
+    A band is the smallest number of rows that maps to a whole number of output rows. OpenCV derives
+    pixel weights from the ratio of the sizes. If this ratio is a binary fraction (210 to 84 rows:
+    2.5), bands give the same result as the whole image. Otherwise, and for upscaling, the
+    whole image is resized.
+    """
+
+    def __init__(self, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
+        self._cv2 = load("cv2")
+        self._size = size
+        height, width = size or shape[:2]
+        bands = math.gcd(shape[0], height)
+        self.rows, self._rows_out = shape[0] // bands, height // bands
+        is_binary = self._rows_out & (self._rows_out - 1) == 0
+        shrinks = height <= shape[0] and width <= shape[1]
+        self._in_bands = size is not None and bands >= _MIN_BANDS and is_binary and shrinks
+        self._result = np.empty((height, width, *shape[2:]), np.uint8)
+        self._frame_shape = (height, width, shape[2] if len(shape) > 2 else 1)
+        if not self._in_bands:
+            self.rows = max(rows for rows in range(1, _THIN + 1) if shape[0] % rows == 0)
+
+    def __call__(self, image: Image, runs: list[Run]) -> Image:
+        """Resize an image that differs from the last one only in these ranges of bands."""
+        if self._size is None:
+            return image.reshape(self._frame_shape).copy()
+        if not self._in_bands:
+            return resize(image, self._size)
+        cv2, result, rows, rows_out = self._cv2, self._result, self.rows, self._rows_out
+        width = self._size[1]
+        for first, last in runs:
+            cv2.resize(
+                image[first * rows : last * rows],
+                (width, (last - first) * rows_out),
+                result[first * rows_out : last * rows_out],
+                interpolation=cv2.INTER_AREA,
+            )
+        return result.reshape(self._frame_shape).copy()
 
 
 class _FrameBuffer:
@@ -54,10 +103,7 @@ class _Scratch(threading.local):
         self._by_shape: dict[tuple[int, ...], _Buffers] = {}
 
     def of(self, shape: tuple[int, ...]) -> _Buffers:
-        try:
-            return self._by_shape[shape]
-        except KeyError:
-            return self._by_shape.setdefault(shape, _Buffers(shape))
+        return self._by_shape.get(shape) or self._by_shape.setdefault(shape, _Buffers(shape))
 
 
 _scratch = _Scratch()
@@ -67,16 +113,12 @@ class _Palette:
     """The known part of the table that maps color numbers to grayscale or RGB."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
-        color_table = self._color_table = np.full((_COLORS, *channels), ord(_UNKNOWN), np.uint8)
+        table = self._color_table = np.full((_COLORS, *channels), ord(_UNKNOWN), np.uint8)
         self._is_known = np.zeros(_COLORS, np.bool_)
-        lut = load_cv2().LUT
-        self.paint: Callable[[Image, Image], Any] = lambda numbers, pixels: lut(
-            numbers, color_table, pixels
-        )
+        lut = load("cv2").LUT
+        self.paint: Callable[[Image, Image], Any] = lambda image, out: lut(image, table, out)
         if channels:
-            self.paint = lambda numbers, pixels: color_table.take(
-                numbers, axis=0, out=pixels, mode="clip"
-            )
+            self.paint = lambda image, out: table.take(image, axis=0, out=out, mode="clip")
 
     def all_known(self, numbers: Image) -> bool:
         return bool(self._is_known[numbers].all())
@@ -153,7 +195,14 @@ class Screen:
         changed = _union(differing, self._differed_before)
         self._not_resized = _union(changed, self._not_resized)
         self._differed_before = changed  # until the image is complete, in case of an interrupt
-        self._compose(first, last, changed)
+        self._paint_bands(last, changed)
+        for begin, end in changed:
+            rows = slice(begin * self._rows, end * self._rows)
+            if first is None:
+                self.image[rows] = last.pixels[rows]
+            else:
+                self._palette.paint(first.numbers[rows], first.pixels[rows])
+                np.maximum(first.pixels[rows], last.pixels[rows], out=self.image[rows])
         for begin, end in runs:
             rows = slice(begin * self._rows, end * self._rows)
             self._before[rows] = last.numbers[rows]
@@ -198,27 +247,13 @@ class Screen:
 
     def _paint_bands(self, frame: _FrameBuffer, runs: list[Run]) -> None:
         """Convert some bands of a frame to pixels; the emulator must still show this frame."""
-        rows, paint = self._rows, self._palette.paint
         for begin, end in runs:
-            numbers = frame.numbers[begin * rows : end * rows]
-            pixels = frame.pixels[begin * rows : end * rows]
-            paint(numbers, pixels)
+            rows = slice(begin * self._rows, end * self._rows)
+            numbers, pixels = frame.numbers[rows], frame.pixels[rows]
+            self._palette.paint(numbers, pixels)
             if _UNKNOWN in pixels.tobytes() and not self._palette.all_known(numbers):
                 self._convert(frame.pixels)
                 self._palette.learn(frame.numbers, frame.pixels)
-
-    def _compose(self, first: _FrameBuffer | None, last: _FrameBuffer, changed: list[Run]) -> None:
-        """Update the bands of the image that may have changed."""
-        rows, image, paint = self._rows, self.image, self._palette.paint
-        self._paint_bands(last, changed)
-        for begin, end in changed:
-            low, high = begin * rows, end * rows
-            if first is None:
-                image[low:high] = last.pixels[low:high]
-            else:
-                pixels = first.pixels[low:high]
-                paint(first.numbers[low:high], pixels)
-                np.maximum(pixels, last.pixels[low:high], out=image[low:high])
 
 
 def _union(some: list[Run], others: list[Run]) -> list[Run]:
@@ -250,14 +285,10 @@ class RamView:
     def note(self) -> None:
         """Do nothing: RAM is not max-pooled over two frames."""
 
-    def take_first(self) -> None:
-        """Do nothing: RAM is not max-pooled over two frames."""
-
     def take_last(self, *, alone: bool) -> None:
         self.image = self._ram()
 
-    def take_end(self, *, alone: bool) -> None:
-        self.image = self._ram()
+    take_first, take_end = note, take_last
 
     def frame(self) -> Image:
         return self.image.copy()

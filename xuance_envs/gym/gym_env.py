@@ -68,8 +68,6 @@ class Gym_Env(EnvWrapper):
         >>> env.close()
     """
 
-    max_episode_steps: int | None
-    reward_range: tuple[float, float]
     reward_space: Box | None = None
     _initial_score: Any = 0.0
 
@@ -94,7 +92,9 @@ class Gym_Env(EnvWrapper):
         if self._pending_seed is not None:
             self.action_space.seed(self._pending_seed)
         self.max_episode_steps = _step_limit(self.env)
-        self.reward_range = _reward_range(self.env)
+        has_range = self.env.has_wrapper_attr("reward_range")
+        stated = self.env.get_wrapper_attr("reward_range") if has_range else None
+        self.reward_range = (-math.inf, math.inf) if stated is None else stated
         # Set only for vectors, so that states of other environments stay compatible.
         if (space := reward_space_of(self.env)) is not None:
             self.reward_space, self._initial_score = space, np.zeros(space.shape)
@@ -190,7 +190,10 @@ class Gym_Env(EnvWrapper):
                 if time_limit is not None:
                     break
                 time_limit = env
-            elif kind is PassiveEnvChecker and not _has_checked_steps(env):
+            # Gymnasium 1.4 added a second check, which the second step completes.
+            elif kind is PassiveEnvChecker and not (
+                env.checked_step and getattr(env, "checked_data_reuse", True)
+            ):
                 self._awaits_checks = True
                 return
             env = env.env
@@ -200,26 +203,12 @@ class Gym_Env(EnvWrapper):
 def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     """Return the smallest step limit in the wrapper chain."""
     limits = [getattr(env, "max_episode_steps", None)]
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, TimeLimit):
-            # The limit has no public name. The spec contains only registered limits.
-            limits.append(env._max_episode_steps)
-        env = env.env
-        limits.append(getattr(env, "max_episode_steps", None))
+    if isinstance(env, TimeLimit):
+        # The limit has no public name. The spec contains only registered limits.
+        limits.append(env._max_episode_steps)
+    if isinstance(env, gymnasium.Wrapper):
+        limits.append(_step_limit(env.env))
     return min([limit for limit in limits if limit is not None], default=None)
-
-
-def _reward_range(env: gymnasium.Env[Any, Any]) -> tuple[float, float]:
-    """Return the environment's reward range, by default unlimited."""
-    has_range = env.has_wrapper_attr("reward_range")
-    stated = env.get_wrapper_attr("reward_range") if has_range else None
-    return (-math.inf, math.inf) if stated is None else stated
-
-
-def _has_checked_steps(checker: Any) -> bool:
-    """Return whether a `PassiveEnvChecker` has completed its checks."""
-    # Gymnasium 1.4 added a second check, which the second step completes.
-    return bool(checker.checked_step and getattr(checker, "checked_data_reuse", True))
 
 
 class MountainCar(Gym_Env):

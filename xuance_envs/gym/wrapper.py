@@ -14,6 +14,8 @@ from xuance_envs.errors import caller_stacklevel
 class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A wrapper with a fixed render mode; it can be closed repeatedly."""
 
+    max_episode_steps: int | None
+    reward_range: tuple[float, float]
     _is_closed = False
     _has_warned = False
 
