@@ -37,7 +37,7 @@ from xuance_envs import (
 )
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.engine.cpus import available_cpus, gil_is_enabled
-from xuance_envs.engine.thread import thread_backend, wake_ups
+from xuance_envs.engine.thread import thread_backend, thread_driver
 from xuance_envs.vector_envs import thread_vec_env
 
 
@@ -147,7 +147,7 @@ def test_the_main_thread_is_woken_once_in_a_step() -> None:
 def test_an_interrupt_leaves_no_thread_asleep(
     monkeypatch: pytest.MonkeyPatch, halves: bool
 ) -> None:
-    monkeypatch.setattr(wake_ups, "FIRST_WOKEN", 2)
+    monkeypatch.setattr(thread_driver, "FIRST_WOKEN", 2)
     make = lambda: Interrupted(ThreadVecEnv(ENV_FNS, in_series=1), halves=halves)  # noqa: E731
     assert assert_nothing_is_lost(make, itertools.count(int(halves), 5)) >= 30
 

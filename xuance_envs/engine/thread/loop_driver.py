@@ -17,8 +17,7 @@ from xuance_envs.engine.backend import Timeouts
 from xuance_envs.engine.group.async_group import AsyncGroup
 from xuance_envs.engine.group.awaited_calls import all_of, frames_of, running_tasks
 from xuance_envs.engine.serialization import as_exception
-from xuance_envs.engine.thread.thread_driver import END, ThreadDriver
-from xuance_envs.engine.thread.wake_ups import WakeUps
+from xuance_envs.engine.thread.thread_driver import END, ThreadDriver, WakeUps
 from xuance_envs.errors import EnvError, WorkerTimeoutError
 from xuance_envs.event_loops import EventLoop
 

@@ -18,8 +18,7 @@ from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription, find_layer
 from xuance_envs.engine.polling import Poller
-from xuance_envs.engine.thread.thread_driver import ThreadDriver
-from xuance_envs.engine.thread.wake_ups import WakeUps
+from xuance_envs.engine.thread.thread_driver import ThreadDriver, WakeUps
 from xuance_envs.errors import caller_stacklevel, name_envs
 
 if TYPE_CHECKING:
