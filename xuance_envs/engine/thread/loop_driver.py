@@ -8,7 +8,6 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from inspect import isawaitable
 from typing import Any
 
@@ -30,7 +29,7 @@ class GroupLoop(EventLoop):
     ) -> None:
         super().__init__()
         self.thread = thread
-        self._timeouts, self._wake_ups = timeouts, wake_ups
+        self.timeouts, self.wake_ups = timeouts, wake_ups
         wake_ups.wake_loop = self.wake
         self._divides = divides
         self.submitted: list[LoopDriver] = []  # drivers that got a request since the last wake
@@ -56,14 +55,13 @@ class GroupLoop(EventLoop):
         group: Any = worker.host.group
         ranges = self._ranges([(worker.lo, worker.hi)])
         groups = group.divide() if self._divides else [group]
-        new_driver = partial(LoopDriver, self._timeouts, self._wake_ups, self)
-        moved = [new_driver(*at, part) for at, part in zip(ranges, groups, strict=True)]
-        new = [new_driver(*at) for at in self._ranges(rest)]
+        moved = [LoopDriver(self, *at, part) for at, part in zip(ranges, groups, strict=True)]
+        new = [LoopDriver(self, *at) for at in self._ranges(rest)]
         for driver in new:
             submit_build(driver)
         self._to_build.extend(new)
         worker.end(*[self.serve] if is_new else ())
-        self._wake_ups.wake_all()
+        self.wake_ups.wake_all()
         return [*moved, *new]
 
     def _ranges(self, split: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
@@ -88,16 +86,8 @@ class GroupLoop(EventLoop):
 
 
 class LoopDriver(ThreadDriver):
-    def __init__(
-        self,
-        timeouts: Timeouts,
-        wake_ups: WakeUps,
-        loop: GroupLoop,
-        lo: int,
-        hi: int,
-        group: AsyncGroup | None = None,
-    ) -> None:
-        super().__init__(lo, hi, timeouts, wake_ups)
+    def __init__(self, loop: GroupLoop, lo: int, hi: int, group: AsyncGroup | None = None) -> None:
+        super().__init__(lo, hi, loop.timeouts, loop.wake_ups)
         self.thread = loop.thread
         self._loop = loop
         self._begun: Any = self._request

@@ -77,7 +77,16 @@ class ThreadBackend(Backend[ThreadDriver]):
         self.workers[:] = [each for worker in self.workers for each in worker.placed(self._on_loop)]
         for index, worker in enumerate(self.workers):
             worker.group = index
-        self._warn_of_unsafe_libraries()
+        found: dict[str, int] = {}
+        for i, env in enumerate(self.envs):
+            found.setdefault(_unsafe_library(env), i)
+        for library in filter(None, found):
+            warnings.warn(
+                f"environment {found[library]} uses {library}, which is not safe in threads: "
+                "results may be wrong; use DummyVecEnv or SubprocVecEnv",
+                RuntimeWarning,
+                stacklevel=caller_stacklevel(),
+            )
         return described
 
     def _on_loop(
@@ -94,18 +103,6 @@ class ThreadBackend(Backend[ThreadDriver]):
     @override
     def envs(self) -> list[Any]:
         return [env for worker in self.workers for env in worker.host.group.envs]
-
-    def _warn_of_unsafe_libraries(self) -> None:
-        found: dict[str, int] = {}
-        for i, env in enumerate(self.envs):
-            found.setdefault(_unsafe_library(env), i)
-        for library in filter(None, found):
-            warnings.warn(
-                f"environment {found[library]} uses {library}, which is not safe in threads: "
-                "results may be wrong; use DummyVecEnv or SubprocVecEnv",
-                RuntimeWarning,
-                stacklevel=caller_stacklevel(),
-            )
 
     @override
     def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
