@@ -451,7 +451,7 @@ def test_each_team_is_woken_by_one_process(workers: int, teams: bool) -> None:
     memory = SharedMemory(reserved=0)
     common = common_step.open_common_step(memory, memory.allocate(workers), workers, 0.0, False)
     assert common is not None
-    fds = [[each.fd for each in common.settings_of(k).counters] for k in range(workers)]
+    fds = [common.share_of(k)[0] for k in range(workers)]
     common.close()
     memory.close()
     assert len({tuple(each[:2]) for each in fds}) == 1  # tokens and bell

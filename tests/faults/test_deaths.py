@@ -17,7 +17,7 @@ from scripts import start_script
 
 from xuance_envs import SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.engine.process import process_backend
-from xuance_envs.engine.process.shutdown import stop_workers
+from xuance_envs.engine.process.driver import stop_workers
 from xuance_envs.engine.system.current import system
 
 needs_reports = pytest.mark.skipif(

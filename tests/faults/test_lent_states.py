@@ -21,8 +21,8 @@ from xuance_envs import StateError, StateMismatchError, SubprocVecEnv, WorkerDie
 from xuance_envs.engine import saving
 from xuance_envs.engine.group.group_states import GroupStates
 from xuance_envs.engine.process.channel import Channel
+from xuance_envs.engine.process.process_backend import TRANSFER_THRESHOLD
 from xuance_envs.engine.process.shared_memory import ALIGNMENT, SharedMemory
-from xuance_envs.engine.process.shared_memory_transfer import TRANSFER_THRESHOLD
 from xuance_envs.engine.system.current import system
 
 PACKAGE = Path(xuance_envs.__file__).parent
@@ -139,9 +139,7 @@ def test_too_little_memory_for_them_is_said_and_changes_nothing(
         envs.reset(seed=1)
         state = envs.save_state()
         monkeypatch.setattr(system, "available_memory", lambda: 1000)
-        monkeypatch.setattr(
-            "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000
-        )
+        monkeypatch.setattr("xuance_envs.engine.process.process_backend.UNCHECKED_BYTES", 100_000)
         with pytest.raises(MemoryError, match=r"states .* need 5\d\d,\d{3} bytes .* 1,000 are"):
             envs.clone_state(0, 5)
         monkeypatch.undo()
@@ -167,9 +165,7 @@ def test_workers_keep_nothing_after_an_error(what: str, monkeypatch: pytest.Monk
     with subproc([Watching] * N) as envs:
         envs.reset(seed=1)
         monkeypatch.setattr(system, "available_memory", lambda: 1000)
-        monkeypatch.setattr(
-            "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000
-        )
+        monkeypatch.setattr("xuance_envs.engine.process.process_backend.UNCHECKED_BYTES", 100_000)
         with pytest.raises(MemoryError):
             envs.clone_state([0, 1, 2], [1, 0, 4]) if what == "clone_state" else envs.save_state()
         assert envs.call("kept") == (0,) * N

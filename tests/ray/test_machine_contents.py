@@ -153,7 +153,7 @@ def test_too_little_memory_on_one_machine_is_said_and_is_no_matter_of_the_others
         state = envs.save_state()
         process = "xuance_envs.engine.process"
         monkeypatch.setattr(f"{process}.shared_memory.system.available_memory", lambda: 1000)
-        monkeypatch.setattr(f"{process}.shared_memory_transfer.UNCHECKED_BYTES", 100_000)
+        monkeypatch.setattr(f"{process}.process_backend.UNCHECKED_BYTES", 100_000)
         with pytest.raises(MemoryError, match=r"states .* shared memory, but only 1,000 are"):
             envs.clone_state(0, 6)
         monkeypatch.undo()

@@ -19,7 +19,7 @@ from scripts import run_script, start_script
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
 from xuance_envs.engine.process import process_backend, worker_process
-from xuance_envs.engine.process.shutdown import stop_workers
+from xuance_envs.engine.process.driver import stop_workers
 
 METHODS = multiprocessing.get_all_start_methods()
 

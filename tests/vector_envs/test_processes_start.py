@@ -224,13 +224,13 @@ def test_without_pidfds_and_memfds_all_works(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_start_is_bounded_though_a_worker_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    start = WorkerProcess._start
+    start = WorkerProcess.__init__
 
-    def stopped(self: WorkerProcess, context: Any) -> None:
-        start(self, context)
-        os.kill(self.process.pid, signal.SIGSTOP)
+    def stopped(self: WorkerProcess, *given: Any) -> None:
+        start(self, *given)
+        os.kill(self.pid, signal.SIGSTOP)
 
-    monkeypatch.setattr(WorkerProcess, "_start", stopped)
+    monkeypatch.setattr(WorkerProcess, "__init__", stopped)
     ballast = os.urandom(1_000_000)
     with pytest.raises(WorkerTimeoutError, match=r"'construct' within 0\.5 s"):
         SubprocVecEnv([lambda: (ballast, ProcessEnv())[1]], start_timeout=0.5)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable, Sequence
 from multiprocessing import process
+from typing import Any
 
-from xuance_envs.engine.process.settings import WorkerArguments
 from xuance_envs.engine.system.current import system
 
 THREAD_VARIABLES = (
@@ -26,31 +27,49 @@ THREAD_VARIABLES = (
 _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 
 
-def start(settings: WorkerArguments) -> None:
+class PassedFds(tuple[int, ...]):
+    """File descriptors that are duplicated when they are pickled for a new process."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _receive_fds, tuple(map(system.pass_descriptor, self))
+
+
+def _receive_fds(*passed: Any) -> PassedFds:
+    return PassedFds(each.detach() for each in passed)
+
+
+def start(
+    fds: PassedFds,  # of the shared memory, requests, replies and the common wake-up's counters
+    codes: tuple[int, int],  # offset in the shared memory and number of the common wake-up's codes
+    index: int,
+    threads: int | None,
+    spin: float,
+    guarded: bool,
+    env_fns: Sequence[Callable[..., Any]],
+) -> None:
     """Run a worker in this process until the main process ends it."""
-    if settings.guarded:
+    if guarded:
         system.become_guardian()
     else:
         system.start_group()
     gc.freeze()  # objects inherited through a fork must not be collected here
     system.ignore_sigint()  # the main process handles it
-    counters = () if settings.common is None else settings.common.counters
     # Do not pass these descriptors to processes that environments start.
-    for passed in (settings.requests, settings.replies, settings.memory, *counters):
-        system.set_inheritable(passed.fd, False)
+    for fd in fds:
+        system.set_inheritable(fd, False)
     for name in list(os.environ):
         if name.startswith(_MPI_PREFIXES):
             del os.environ[name]
-    if settings.threads is not None:
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(settings.threads)))
+    if threads is not None:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     # Environments may start processes, which multiprocessing forbids in a daemon.
     process.current_process().daemon = False
 
     from xuance_envs.engine.process.worker_diagnostics import start_recording
 
     # Start this before further imports, which may crash.
-    recorder = start_recording(settings.memory.fd, settings.index)
+    recorder = start_recording(fds[0], index)
 
     from xuance_envs.engine.process import worker
 
-    worker.run(settings, recorder)
+    worker.run(recorder, fds, codes, index, threads, spin, env_fns)

@@ -154,9 +154,9 @@ class Channel(Sender):
         # No call in between, so that an interrupt finds either the old request or the new one.
         self.tag, self._message, self._has_reply, self._sent = tag, message, False, False
         self._written, inbox.counts, self._wait_code = [], [], None
-        if not self._write():
+        self._sent = self._write()
+        if not self._sent:
             self._flush(deadline)
-        self._sent = True
 
     def join(
         self, tag: int, wait_code: Callable[[float | None], int], deadline: float | None
@@ -182,7 +182,6 @@ class Channel(Sender):
             return code, b""
         if not self._sent:  # after an interrupt or a timeout in send()
             self._flush(deadline)
-            self._sent = True
         reply = self._inbox.receive(deadline)
         self._has_reply = True
         return reply
@@ -191,6 +190,7 @@ class Channel(Sender):
         while not self._is_sent:
             if not self._write():
                 self._wait_for_room(deadline, self._peer)
+        self._sent = True
 
     @property
     def replies(self) -> int:

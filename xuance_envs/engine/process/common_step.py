@@ -59,12 +59,11 @@ from xuance_envs.engine.driver import CommonDriver, Driver
 from xuance_envs.engine.group.outcome import OK, Outcome
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
 from xuance_envs.engine.process.channel import STEP, Inbox, frame
-from xuance_envs.engine.process.settings import CommonSettings, PassedFd
 from xuance_envs.engine.process.shared_memory import SharedMemory
-from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL, SUSPENSION_THRESHOLD
+from xuance_envs.engine.system.interrupts import deferred_interrupt
 from xuance_envs.errors import ClosedVecEnvError
 
 MIN_WORKERS = 8  # number of workers from which a common wake-up is faster than a pipe each
@@ -102,11 +101,12 @@ def open_common_step(
     """Open the counters and map the codes; return None if the system has no such counters."""
     team = isqrt(workers - 1) + 1 if workers >= MIN_TREE_WORKERS else workers
     teams = -(-workers // team)
+    codes = memoryview(memory.map(codes_at, workers))
     with deferred_interrupt():
         counters = system.open_counters(True, False, *[False, False] * teams)
         if counters is None:
             return None
-        return CommonStep(memory, counters, codes_at, workers, team, spin, expect_ready)
+        return CommonStep(counters, codes, codes_at, team, spin, expect_ready)
 
 
 def _wake(starts: Sequence[int], parity: int, record: list[int]) -> None:
@@ -120,44 +120,32 @@ class CommonStep(CommonDriver):
     """The main process's side of the common wake-up."""
 
     def __init__(
-        self,
-        memory: SharedMemory,
-        counters: Sequence[int],
-        codes_at: int,
-        workers: int,
-        team: int,
-        spin: float,
-        expect_ready: bool,
+        self, counters: Sequence[int], codes: memoryview, codes_at: int, team: int, *of_bell: Any
     ) -> None:
         self._counters = counters
         self._tokens, self._bell_fd, *starts = counters
         self._starts, *self._others = zip(starts[::2], starts[1::2], strict=True)  # of each team
-        self._team = team
-        self._codes_at = codes_at
-        self._codes = memoryview(memory.map(codes_at, workers))
-        self._all_waiting = bytes([WAITING]) * workers
-        self._all_ok = bytes([ReplyType.OK]) * workers
-        self._spin, self._expect_ready = spin, expect_ready
+        self._codes, self._codes_at, self._team = codes, codes_at, team
+        self._all_waiting = bytes([WAITING]) * len(codes)
+        self._all_ok = bytes([ReplyType.OK]) * len(codes)
+        self._bell_options = of_bell
         self._workers: Sequence[Any] = ()
         self._drivers: Sequence[Driver] = ()
         self._local: Sequence[tuple[int, Driver]] = ()
         # Drivers that each step calls: all drivers if they wrap the workers, else only local ones.
         self._asked: Sequence[Driver] = ()
         self._through_drivers = False
-        self._armed, self._failed = False, True
-        self._arming_tag = -1
+        self._armed, self._arming_tag = False, -1
         self._number, self._began = 0, 0.0
         self._rung: list[int] = [0]
         self._handed_over, self._woke_all = False, True
-        self._bell: Inbox
-        self._ends: Any
 
-    def settings_of(self, worker: int) -> CommonSettings:
-        """Return the settings of one worker, with the counters that it uses."""
+    def share_of(self, worker: int) -> tuple[tuple[int, ...], tuple[int, int]]:
+        """Return the counters that one worker uses; the offset and the number of all codes."""
         team, place = divmod(worker, self._team)
         others = [] if team else self._others[place : place + 1]
         fds = self._tokens, self._bell_fd, *chain([self._starts, *self._others][team], *others)
-        return CommonSettings(tuple(map(PassedFd, fds)), len(self._codes), self._codes_at)
+        return fds, (self._codes_at, len(self._codes))
 
     def attach(
         self, workers: Sequence[Any], drivers: Sequence[Driver], timeout: float | None
@@ -175,10 +163,6 @@ class CommonStep(CommonDriver):
         for fd in counters:
             os.close(fd)
 
-    @property
-    def closed(self) -> bool:
-        return not self._counters
-
     def __del__(self) -> None:
         self.close()
 
@@ -188,7 +172,10 @@ class CommonStep(CommonDriver):
     def start(self, tag: int, actions: Mapping[int, Any]) -> bool:
         if self.tag != tag:
             if actions or not self._armed:
-                self._arm_with(-1 if actions else tag)
+                # Prepare to arm with this step, which starts through the pipes, without actions.
+                for counter in () if actions else chain(self._starts, *self._others):
+                    _drain(counter)
+                self._arming_tag = -1 if actions else tag
                 return False
             self._codes[:] = self._all_waiting
             began, number = monotonic(), self._number + 1
@@ -199,16 +186,13 @@ class CommonStep(CommonDriver):
             if driver.tag != tag:
                 driver.submit_step(tag, None)
         if not self._rung:
-            self._ring()
+            if self._through_drivers:
+                joined = [each.channel.has_joined(tag) for each in self._workers]
+                self._codes[:] = bytes([WAITING if each else DIRECT for each in joined])
+            _wake(self._starts, self._number % 2, self._rung)
         if self._through_drivers and not self._woke_all and DIRECT in bytes(self._codes):
             self._wake_all()
         return True
-
-    def _ring(self) -> None:
-        if self._through_drivers:
-            joined = [each.channel.has_joined(self.tag) for each in self._workers]
-            self._codes[:] = bytes([WAITING if each else DIRECT for each in joined])
-        _wake(self._starts, self._number % 2, self._rung)
 
     def _wake_all(self) -> None:
         """Wake the teams that a stopped or ended worker may not have woken."""
@@ -226,7 +210,12 @@ class CommonStep(CommonDriver):
         if self._through_drivers or self._handed_over or not self._all_have_replied():
             self.hand_over()
             outcomes += [(k, self._drivers[k].result()) for k in range(len(self._workers))]
-            self._await_bell()
+            # No worker may use the counters when the next step does.
+            if self._armed:
+                try:
+                    self._wait_for_bell(monotonic() + _BELL_TIMEOUT)
+                except (PeerGoneError, TimeoutError):
+                    self.disarm()
         elif (codes := bytes(self._codes)) != self._all_ok:
             for k, code in enumerate(codes):
                 if code != ReplyType.OK:
@@ -241,27 +230,21 @@ class CommonStep(CommonDriver):
         return outcome
 
     def _all_have_replied(self) -> bool:
-        """Wait for the bell; return False if a worker ended or a deadline passed."""
-        while True:
-            now = monotonic()
-            until = now + CHECK_INTERVAL
-            if self._timeout is not None:
-                until = min(until, self._began + self._timeout)
-            try:
-                self._wait_for_bell(until)
-            except PeerGoneError:
-                return False
-            except TimeoutError:
-                late = monotonic() - now
-                limit = self._timeout
-                if late > CHECK_INTERVAL + SUSPENSION_THRESHOLD:
-                    self._began += late
-                elif limit is not None and now + late >= self._began + limit:
-                    return False
-                if self.closed or not all([driver.alive for driver in self._workers]):
-                    return False
-            else:
-                return True
+        """Wait for the bell; return False if drivers must wait: a worker ended or is slow."""
+        now = monotonic()
+        until = now + CHECK_INTERVAL
+        if self._timeout is not None:
+            until = min(until, self._began + self._timeout)
+        try:
+            self._wait_for_bell(until)
+        except PeerGoneError:
+            return False
+        except TimeoutError:
+            late = monotonic() - now
+            if late > CHECK_INTERVAL + SUSPENSION_THRESHOLD:
+                self._began += late
+            return False
+        return True
 
     def _wait_for_bell(self, deadline: float | None) -> None:
         if not self._woke_all:
@@ -274,7 +257,7 @@ class CommonStep(CommonDriver):
 
     @override
     def hand_over(self) -> None:
-        if self.closed:
+        if not self._counters:
             raise ClosedVecEnvError("the vectorized environment was closed during this step")
         self.start(self.tag, {})  # completes a start that was interrupted
         if not self._through_drivers:
@@ -287,7 +270,7 @@ class CommonStep(CommonDriver):
         """Wait until worker ``k``, which takes part in the step, has replied; return its code."""
         pause = _FIRST_PAUSE
         while (code := self._codes[k]) == WAITING:
-            if not self._failed:
+            if self._armed:
                 try:
                     self._wait_for_bell(deadline)
                 except PeerGoneError:
@@ -303,31 +286,17 @@ class CommonStep(CommonDriver):
                 pause = min(2 * pause, _LONGEST_PAUSE)
         return code
 
-    def _await_bell(self) -> None:
-        """Wait until no worker uses the counters, so that the next step can use them."""
-        if not self._failed:
-            try:
-                self._wait_for_bell(monotonic() + _BELL_TIMEOUT)
-            except (PeerGoneError, TimeoutError):
-                self.disarm()
-
     # -- arming -----------------------------------------------------------------------
 
     def disarm(self) -> None:
         """Start steps through the workers' pipes until this process is armed again."""
         if self._armed and self._rung:
             self._wake_all()
-        self._armed, self._failed = False, True
+        self._armed = False
 
     def step_message(self, tag: int) -> bytes:
         """Return the request that starts this step through a worker's pipe."""
         return _FOLLOW_AND_STEP if tag == self._arming_tag else STEP
-
-    def _arm_with(self, tag: int) -> None:
-        """Prepare to arm with step ``tag``, which starts through the pipes; with -1, do not arm."""
-        for counter in chain(self._starts, *self._others) if tag >= 0 else ():
-            _drain(counter)
-        self._arming_tag = tag
 
     @override
     def started_by_drivers(self, tag: int) -> None:
@@ -339,23 +308,26 @@ class CommonStep(CommonDriver):
         os.write(self._tokens, _increment(len(channels) - 1))
         ends = system.watch_together([driver.worker.peer for driver in self._workers])
         self._ends, self._number = ends, 1  # so that the next step uses starts[0]
-        self._bell = Inbox(self._bell_fd, ends.fileno(), self._spin, self._expect_ready)
-        self._armed, self._failed = True, False
+        self._bell = Inbox(self._bell_fd, ends.fileno(), *self._bell_options)
+        self._armed = True
 
 
 class Follower:
     """A worker's side of the common wake-up."""
 
-    def __init__(self, settings: CommonSettings | None, memory: SharedMemory, index: int) -> None:
+    def __init__(
+        self, counters: Sequence[int], codes: tuple[int, int], index: int, memory: SharedMemory
+    ) -> None:
         self.following = False
-        if settings is None:
+        if not counters:
             return
-        self._tokens, self._bell, *starts = [passed.fd for passed in settings.counters]
+        start, workers = codes
+        self._tokens, self._bell, *starts = counters
         self._starts, self._others = starts[:2], starts[2:]  # of its team; of a team to wake
-        self._full = _increment(settings.workers - 1)
-        codes = memory.map(settings.start, settings.workers)
-        system.make_private_in_forks(codes, memory.fd, settings.start)
-        self._codes, self._index = memoryview(codes), index
+        self._full = _increment(workers - 1)
+        mapped = memory.map(start, workers)
+        system.make_private_in_forks(mapped, memory.fd, start)
+        self._codes, self._index = memoryview(mapped), index
 
     def follow(self) -> None:
         """Take common wake-ups from now on."""

@@ -1,25 +1,29 @@
-"""Driver of a group in a worker process.
+"""Driver of a group in a worker process, and the shutdown of worker processes.
 
 While a driver waits for a reply, it also detects timeouts and the end of any worker process.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from xuance_envs._override import override
-from xuance_envs.engine.backend import display_name
+from xuance_envs.engine.backend import FAILED_CLOSE_TIMEOUT, display_name
 from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, RequestType
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.pickled_commands import PackedCommand, PicklingDriver
 from xuance_envs.engine.process.channel import STEP, frame
 from xuance_envs.engine.process.shared_memory import pack_buffers
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
-from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
+from xuance_envs.engine.process.worker_process import KILL_TIMEOUT, StartSettings, WorkerProcess
 from xuance_envs.engine.stream import PeerGoneError
+from xuance_envs.engine.system.current import system
 from xuance_envs.engine.system.deadline import CHECK_INTERVAL
+from xuance_envs.engine.system.interrupts import deferred_interrupt
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
 _LEAVE = frame(RequestType.LEAVE)
@@ -31,12 +35,7 @@ class ProcessDriver(PicklingDriver):
     kind_name = "a worker process"
 
     def __init__(
-        self,
-        worker: WorkerProcess,
-        settings: StartSettings,
-        lo: int,
-        hi: int,
-        group: int | None = None,
+        self, worker: WorkerProcess, settings: StartSettings, lo: int, hi: int, group: int
     ) -> None:
         super().__init__(lo, hi, (settings.timeout, settings.start_timeout))
         self.worker = worker
@@ -44,8 +43,8 @@ class ProcessDriver(PicklingDriver):
         self._settings = settings
         self._common = settings.common
         self._group_prefix, self._step = b"", STEP  # the only group in the process
-        self._group = worker.index if group is None else group
-        self._diagnostics = WorkerDiagnostics(settings.memory.fd, self._group)
+        self._group = group
+        self._diagnostics = WorkerDiagnostics(settings.memory.fd, group)
 
     def add_group(self, group: int, lo: int, hi: int) -> ProcessDriver:
         """Add another group to the process and return its driver."""
@@ -53,14 +52,10 @@ class ProcessDriver(PicklingDriver):
             raise self.death_error()
         self.worker.num_groups += 1
         other = ProcessDriver(self.worker, self._settings, lo, hi, group)
-        for each in (self, other):
-            each.use_group_prefix()
+        for each in (self, other):  # they send the number of the group before each request
+            each._group_prefix = frame(RequestType.GROUP, b"%d" % each._group)
+            each._step = each._group_prefix + STEP
         return other
-
-    def use_group_prefix(self) -> None:
-        """Send the number of the group before each request from now on."""
-        self._group_prefix = frame(RequestType.GROUP, b"%d" % self._group)
-        self._step = self._group_prefix + STEP
 
     def detach(self, close_timeout: float) -> None:
         """Close this group's environments; the process continues with its other groups."""
@@ -176,3 +171,50 @@ class ProcessDriver(PicklingDriver):
 
     def _active_env(self) -> int | None:
         return self._running_env(self._diagnostics.active_env())
+
+
+def stop_workers(drivers: list[ProcessDriver], close_timeout: float) -> None:
+    """End worker processes (by request, SIGTERM, then SIGKILL) unless they have other groups."""
+    drivers[:] = [driver for driver in drivers if driver.worker.owner == os.getpid()]
+    for driver in [driver for driver in drivers if driver.worker.num_groups > 1]:
+        drivers.remove(driver)
+        driver.detach(close_timeout)
+    workers = [driver.worker for driver in drivers]
+    if any(worker.failed for worker in workers):
+        close_timeout = min(close_timeout, FAILED_CLOSE_TIMEOUT)
+    try:
+        for worker in workers:
+            worker.channel.request_close()
+        _wait_for_end(workers, close_timeout)
+        for worker in workers:
+            if worker.alive:
+                worker.terminate()
+        _wait_for_end(workers, KILL_TIMEOUT)
+    finally:  # also if Ctrl-C cuts the wait short
+        with deferred_interrupt():
+            for worker in workers:
+                if worker.alive:
+                    worker.kill()
+            _wait_for_end(workers, KILL_TIMEOUT)
+            for worker in workers:
+                if worker.alive:  # its guardian does not respond
+                    worker.process.kill()
+            while drivers:
+                drivers.pop().worker.release()
+
+
+def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
+    """Wait until the processes have ended or the time is up, and drain their replies meanwhile."""
+    deadline = monotonic() + seconds
+    running = {worker.peer: worker.channel for worker in workers if worker.alive}
+    channels = {channel.replies: channel for channel in running.values()}
+    poll = system.poll()
+    for fd in (*running, *channels):
+        poll.register(fd, system.POLLIN)
+    while running and (left := deadline - monotonic()) > 0:
+        for fd, event in poll.poll(left * 1e3):
+            if fd in channels and event & system.POLLIN:
+                channels[fd].drain()
+            else:  # else poll would return immediately every time
+                running.pop(fd, None)
+                poll.unregister(fd)

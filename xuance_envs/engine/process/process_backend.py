@@ -1,4 +1,4 @@
-"""Worker process backend: startup, CPU pinning, restart and shutdown."""
+"""Worker process backend: startup, CPU pinning, restart, shutdown and transfer of states."""
 
 from __future__ import annotations
 
@@ -19,17 +19,29 @@ from xuance_envs.engine.data.output_buffers import OutputBuffers
 from xuance_envs.engine.data.space_layout import SpaceLayout, StepSpaces
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.protocol import StateTransfer
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.pickled_commands import pickled_functions
 from xuance_envs.engine.polling import FdPoller
 from xuance_envs.engine.process.common_step import CommonStep
 from xuance_envs.engine.process.cpu_pinning import CpuPinner
-from xuance_envs.engine.process.driver import ProcessDriver
-from xuance_envs.engine.process.shared_memory_transfer import SharedMemoryTransfer
-from xuance_envs.engine.process.shutdown import stop_workers
+from xuance_envs.engine.process.driver import ProcessDriver, stop_workers
+from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess, worker_start
 from xuance_envs.engine.system.current import system
+
+# Bytes above which a group's states are sent through shared memory: the capacity of a pipe on
+# Linux. With larger messages, the processes wait for each other.
+TRANSFER_THRESHOLD = 1 << 16
+
+# Bytes up to which available memory is not checked: a check takes as long as copying a MiB or two.
+UNCHECKED_BYTES = 1 << 24
+
+_STATES_ERROR = (
+    "environment states in transfer need {:,} bytes of shared memory, {}. "
+    "Save, load or clone fewer environments per call"
+)
 
 _backends: weakref.WeakSet[ProcessBackend] = weakref.WeakSet()
 
@@ -66,15 +78,10 @@ class ProcessBackend(Backend[ProcessDriver]):
             assign_class_ids()
         self._pin = pin
         self._caller_steps = caller_steps
-        self._pinner: CpuPinner
 
     @override
-    def attach(self, spaces: StepSpaces, arrays: StepArrays) -> None:
-        super().attach(spaces, arrays)
-        self.start_pinning()
-
-    def start_pinning(self) -> None:
-        """Start the pinning of workers to CPUs, which takes effect while steps are fast."""
+    def start(self) -> None:
+        super().start()
         pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
         self._pinner = CpuPinner(pids, self._caller_steps, available_cpus())
         self.before_step = self._pinner.step if self._pinner.may_pin else None
@@ -141,12 +148,12 @@ class ProcessBackend(Backend[ProcessDriver]):
 
     def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
         lo, hi = self._split[index]
-        inherited = self.recipe.env_fns[lo:hi] if self._forked else None
+        inherited = self.recipe.env_fns[lo:hi] if self._forked else ()
         try:
             with worker_start(self.settings.context.get_start_method()):
                 name = f"xuance_envs-{lo}-{hi - 1}"
                 worker = WorkerProcess(self.settings, index, name, inherited)
-                started(ProcessDriver(worker, self.settings, lo, hi))
+                started(ProcessDriver(worker, self.settings, lo, hi, index))
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
                 raise
@@ -201,3 +208,47 @@ class SharedProcessBackend(ProcessBackend):
         self._parts.append(region)
         host = self._host_backend.workers[0]
         started(host.add_group(region // REGION_BYTES, *self._split[index]))
+
+
+class SharedMemoryTransfer(StateTransfer):
+    max_inline_bytes = TRANSFER_THRESHOLD
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._starts: list[int] = []
+        # Exported states and their buffers, by id of the state.
+        self._exported: dict[int, tuple[bytes, SharedBuffer]] = {}
+
+    @override
+    def should_transfer(self, states: Sequence[bytes | SharedBuffer]) -> bool:
+        sizes = [len(state) for state in states if not isinstance(state, SharedBuffer)]
+        return len(sizes) < len(states) or sum(sizes) > TRANSFER_THRESHOLD
+
+    def export(self, states: Sequence[bytes | SharedBuffer]) -> list[SharedBuffer]:
+        new = [s for s in states if isinstance(s, bytes) and id(s) not in self._exported]
+        for state, part in zip(new, self.allocate([len(state) for state in new]), strict=True):
+            part.write(state)
+            self._exported[id(state)] = state, part
+        return [s if isinstance(s, SharedBuffer) else self._exported[id(s)][1] for s in states]
+
+    @override
+    def allocate(self, sizes: Sequence[int]) -> list[SharedBuffer]:
+        parts: list[SharedBuffer] = []
+        if sizes:
+            start = self._memory.allocate(sum(sizes), _STATES_ERROR, UNCHECKED_BYTES)
+            self._starts.append(start)
+            for size in sizes:
+                parts.append(SharedBuffer(self._memory.fd, start, size))
+                start += size
+        return parts
+
+    @override
+    def read(self, state: Any) -> bytes:
+        return state.read() if isinstance(state, SharedBuffer) else bytes(state)
+
+    @override
+    def release(self) -> None:
+        self._exported = {}
+        while self._starts:
+            self._memory.free(self._starts[-1])
+            self._starts.pop()

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xuance_envs.engine.data.memory_layout import round_up
-from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.system.current import system
+from xuance_envs.engine.system.interrupts import deferred_interrupt
 
 ALIGNMENT = 1 << 16  # alignment of parts in bytes: a multiple of every page size
 _COPY_BYTES = 1 << 20  # bytes copied between buffers at a time
@@ -123,7 +123,7 @@ class SharedBuffer:
         ):
             parts.append(read)
             at += len(read)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)  # not a copy if there is only one
 
     def write(self, data: bytes) -> None:
         """Overwrite the buffer with data of the same size."""

@@ -6,7 +6,8 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,25 @@ from xuance_envs.engine.group.protocol import ReplyType, RequestType
 from xuance_envs.engine.group.step_clock import ProgressRecord
 from xuance_envs.engine.process.channel import Inbox, frame, write_all
 from xuance_envs.engine.process.common_step import Follower
-from xuance_envs.engine.process.settings import WorkerArguments
 from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory, unpack_buffers
-from xuance_envs.engine.process.worker_diagnostics import open_recorder
+from xuance_envs.engine.process.worker_diagnostics import open_region
 from xuance_envs.engine.stream import PeerGoneError
 from xuance_envs.engine.system.current import system
 
 ORPHAN_GRACE = 1.0  # seconds a worker has to close its environments after the main process ended
 
+_GROUP_REQUESTS = frozenset({RequestType.STEP, RequestType.CALL})
 
-def run(settings: WorkerArguments, recorder: ProgressRecord) -> None:
+
+def run(
+    recorder: ProgressRecord,
+    fds: Sequence[int],
+    codes: tuple[int, int],
+    index: int,
+    threads: int | None,
+    spin: float,
+    env_fns: Sequence[Callable[..., Any]],
+) -> None:
     """Serve requests until the main process closes this worker or ends."""
     random.seed()  # otherwise, all forked workers would draw equal numbers
     np.random.seed()
@@ -36,40 +46,19 @@ def run(settings: WorkerArguments, recorder: ProgressRecord) -> None:
     # Processes that environments fork may use all CPUs, even if this worker is pinned.
     if (cpus := system.cpu_affinity()) is not None:
         system.after_fork(lambda: system.set_cpu_affinity(0, cpus))
-    counters = () if settings.common is None else settings.common.counters
-    _detach_in_forks(settings.requests.fd, settings.replies.fd, *[each.fd for each in counters])
-    inbox = Inbox(settings.requests.fd, spin=settings.spin)
-    watched = inbox.fd, ORPHAN_GRACE
+    memory_fd, requests_fd, replies, *counters = fds
+    system.after_fork(lambda: _redirect_to_null(requests_fd, replies, *counters))
+    requests = Inbox(requests_fd, spin=spin)
+    watched = requests_fd, ORPHAN_GRACE
     threading.Thread(target=system.end_after_main, args=watched, daemon=True).start()
     system.end_natively_after_main()
-    worker = Worker(settings, recorder)
+    memory = SharedMemory(memory_fd)
+    new_host = partial(PicklingHost, partial(_map_arrays, memory), threads)
+    host = new_host(recorder, env_fns)
+    hosts = {index: host}  # by the number of the group
     try:
-        worker.serve(inbox, settings.replies.fd)
-    except PeerGoneError:
-        pass  # the main process ended without closing
-    finally:
-        worker.close()
-
-
-_GROUP_REQUESTS = frozenset({RequestType.STEP, RequestType.CALL})
-
-
-class Worker:
-    """Main loop of a worker process, which executes the requests to its groups."""
-
-    def __init__(self, settings: WorkerArguments, recorder: ProgressRecord) -> None:
-        self._settings = settings
-        self._memory = SharedMemory(settings.memory.fd, settings.reserved)
-        first = PicklingHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
-        self._hosts = {settings.index: first}
-        self._follower = Follower(settings.common, self._memory, settings.index)
-
-    def serve(self, requests: Inbox, replies: int) -> None:
-        """Answer each request with one reply until the close request."""
-        group = self._settings.index
-        host = self._hosts[group]
+        follower = Follower(counters, codes, index, memory)
         buffers: Sequence[SharedBuffer] = ()
-        follower = self._follower
         while True:
             while follower.following and follower.is_woken(requests):
                 reply, payload = host.answer(RequestType.STEP, b"")
@@ -80,47 +69,38 @@ class Worker:
                 write_all(replies, frame(*host.answer(code, payload, buffers)))
                 buffers = ()
             elif code == RequestType.BUFFERS:
-                buffers = unpack_buffers(self._memory.fd, payload)
+                buffers = unpack_buffers(memory_fd, payload)
             elif code == RequestType.GROUP:
-                group = int(payload)
-                host = self._host_for(group)
+                index = int(payload)
+                if index not in hosts:
+                    hosts[index] = new_host(open_region(memory_fd, index)[1])
+                host = hosts[index]
             elif code == RequestType.FOLLOW:
                 follower.follow()
             elif code == RequestType.LEAVE:
-                self._hosts.pop(group).close()
+                hosts.pop(index).close()
                 write_all(replies, frame(ReplyType.OK))
             else:
                 return
-
-    def close(self) -> None:
-        for host in self._hosts.values():
+    except PeerGoneError:
+        pass  # the main process ended without closing
+    finally:
+        for host in hosts.values():
             host.close()
 
-    def _host_for(self, group: int) -> PicklingHost:
-        """Return the host of a group, created on first use."""
-        host = self._hosts.get(group)
-        if host is None:
-            recorder = open_recorder(self._memory.fd, group)
-            host = self._hosts[group] = PicklingHost(self._arrays, self._settings.threads, recorder)
-        return host
 
-    def _arrays(
-        self, spaces: StepSpaces, num_envs: int, start: int, lo: int, hi: int, *options: Any
-    ) -> StepArrays:
-        """Map a group's slice of the shared arrays."""
-        memory = self._memory.map(start, StepArrays.nbytes(spaces, num_envs, *options))
-        system.make_private_in_forks(memory, self._memory.fd, start)
-        arrays = StepArrays.allocate(spaces, num_envs, memory, *options)
-        return arrays.slice(lo, hi)
+def _redirect_to_null(*fds: int) -> None:
+    """Detach a process forked by an environment from this worker's pipes and counters."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        os.dup2(null, fd, inheritable=False)
+    os.close(null)
 
 
-def _detach_in_forks(*fds: int) -> None:
-    """Prevent processes forked by environments from using this worker's pipes and counters."""
-
-    def redirect() -> None:
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in fds:
-            os.dup2(null, fd, inheritable=False)
-        os.close(null)
-
-    system.after_fork(redirect)
+def _map_arrays(
+    memory: SharedMemory, spaces: StepSpaces, num_envs: int, start: int, lo: int, hi: int, *how: Any
+) -> StepArrays:
+    """Map a group's slice of the shared arrays."""
+    mapped = memory.map(start, StepArrays.nbytes(spaces, num_envs, *how))
+    system.make_private_in_forks(mapped, memory.fd, start)
+    return StepArrays.allocate(spaces, num_envs, mapped, *how).slice(lo, hi)

@@ -70,22 +70,18 @@ def _lines(data: bytes) -> list[str]:
     return [line if len(line) <= _LINE else f"{line[:_LINE]} ..." for line in lines]
 
 
-def open_recorder(fd: int, index: int) -> ProgressRecord:
-    """Map a group's diagnostics region, and return its progress record."""
-    region = _mapped(fd, index)
-    return ProgressRecord(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
-
-
-def _mapped(fd: int, index: int) -> memoryview:
+def open_region(fd: int, index: int) -> tuple[memoryview, ProgressRecord]:
+    """Map a group's diagnostics region; return it and its progress record."""
     start = index * REGION_BYTES
     memory = mmap.mmap(fd, REGION_BYTES, offset=start)
     system.make_private_in_forks(memory, fd, start)
-    return memoryview(memory)
+    region = memoryview(memory)
+    return region, ProgressRecord(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
 
 
 def start_recording(fd: int, index: int) -> ProgressRecord:
     """Write this process's diagnostics to its region from now on."""
-    region = _mapped(fd, index)
+    region, recorder = open_region(fd, index)
     faulthandler.disable()  # else a library's handler from before a fork would remain
     own = system.reopen(fd)  # because a passed descriptor shares its file position
     if own is None:
@@ -96,7 +92,7 @@ def start_recording(fd: int, index: int) -> ProgressRecord:
         system.after_fork(partial(_report_to_stderr, own))
     if sys.stderr is not None:
         sys.stderr = _TeeStream(sys.stderr, region[_TEXT:_REPORT])
-    return open_recorder(fd, index)
+    return recorder
 
 
 def _report_to_stderr(own: int) -> None:

@@ -6,6 +6,7 @@ A worker does not import its parent's ``__main__``, and ends when its parent end
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +16,17 @@ from multiprocessing import process
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from xuance_envs.engine.process import bootstrap
+from xuance_envs.engine.process.bootstrap import PassedFds, start
 from xuance_envs.engine.process.channel import Channel
 from xuance_envs.engine.process.common_step import CommonStep
-from xuance_envs.engine.process.settings import PassedFd, WorkerArguments
 from xuance_envs.engine.process.shared_memory import SharedMemory
-from xuance_envs.engine.process.spawning import (
-    deferred_interrupt,
-    hidden_main,
-    make_two_pipes,
-    reserved_descriptors,
-)
 from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 from xuance_envs.engine.system.current import system
+from xuance_envs.engine.system.interrupts import deferred_interrupt
 from xuance_envs.engine.system.library_threads import limited_in_fork
 
 KILL_TIMEOUT = 1.0  # seconds between terminating a process and killing it
+SPARE_DESCRIPTORS = 16  # number of free descriptors that suffice for starting a process
 
 # Held while descriptors are opened or closed. Reentrant, because garbage collection of a vectorized
 # environment may close descriptors at any time.
@@ -84,7 +80,7 @@ class WorkerProcess:
         settings: StartSettings,
         index: int,
         name: str,
-        env_fns: Sequence[Callable[..., Any]] | None,
+        env_fns: Sequence[Callable[..., Any]],
     ) -> None:
         self.failed = self.may_run = False
         self.index = index
@@ -93,52 +89,46 @@ class WorkerProcess:
         self._guarded = settings.guarded and system.HAS_GUARDIANS
         self.diagnostics = WorkerDiagnostics(settings.memory.fd, index)
         self.diagnostics.clear()
-        (their_requests, requests), (replies, their_replies) = make_two_pipes()
-        own_fds = {requests, replies}
+        common = settings.common
+        counters, codes = ((), (0, 0)) if common is None else common.share_of(index)
+        own_fds, their_fds = set[int](), set[int]()
         try:
-            worker_settings = WorkerArguments(
-                PassedFd(their_requests),
-                PassedFd(their_replies),
-                PassedFd(settings.memory.fd),
-                reserved=settings.memory.reserved,
-                index=index,
-                threads=settings.threads,
-                spin=settings.spin,
-                guarded=self._guarded,
-                common=None if settings.common is None else settings.common.settings_of(index),
-                env_fns=env_fns,
-            )
+            their_requests, requests = system.open_pipe()
+            their_fds.add(their_requests)
+            own_fds.add(requests)
+            replies, their_replies = system.open_pipe()
+            their_fds.add(their_replies)
+            own_fds.add(replies)
+            fds = PassedFds((settings.memory.fd, their_requests, their_replies, *counters))
+            options = settings.threads, settings.spin, self._guarded, env_fns
             self.process: Any = settings.context.Process(  # type: ignore[attr-defined]
-                target=bootstrap.start, args=(worker_settings,), name=name, daemon=True
+                target=start, args=(fds, codes, index, *options), name=name, daemon=True
             )
+            forked = settings.context.get_start_method() == "fork"
             with _fd_lock:
                 _tracked_fds.update(own_fds)
-                self._start(settings)
+                with limited_in_fork(settings.threads) if forked else _deferred_reaping(), _hidden_main():
+                    self.process.start()
+                _tracked_processes.add(self.process)
                 self._pidfd = system.open_end_watch(self.process.pid)
                 if self._pidfd is not None:
                     own_fds.add(self._pidfd)
                     _tracked_fds.add(self._pidfd)
         except BaseException:
-            _untrack_fds(own_fds)
-            for fd in own_fds:
-                system.close(fd)
+            with _fd_lock:
+                _tracked_fds.difference_update(own_fds)
+            their_fds |= own_fds
             raise
         finally:
-            system.close(their_requests)
-            system.close(their_replies)
+            for fd in their_fds:
+                system.close(fd)
         self.pid: int = self.process.pid
-        self._owner = os.getpid()
+        self.owner = os.getpid()  # differs from the pid of this process's forks
         # A pidfd reports the end at once; the process's children may hold the sentinel open.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
         expect_ready = index > 0 or settings.expect_first_ready
         self.channel = Channel(requests, replies, self.peer, settings.main_spin, expect_ready)
         self._tracked_fds = own_fds
-
-    def _start(self, settings: StartSettings) -> None:
-        forked = settings.context.get_start_method() == "fork"
-        with limited_in_fork(settings.threads) if forked else _deferred_reaping(), hidden_main():
-            self.process.start()
-        _tracked_processes.add(self.process)
 
     def join(self) -> None:
         """Reap the process, which has ended."""
@@ -186,7 +176,7 @@ class WorkerProcess:
             return
         self._released = True
         with _fd_lock:
-            _untrack_fds(self._tracked_fds)
+            _tracked_fds.difference_update(self._tracked_fds)
             self.channel.close()
             if self._pidfd is not None:
                 system.close_end_watch(self._pidfd)
@@ -203,26 +193,55 @@ class WorkerProcess:
         except ValueError:  # the process cannot be killed, as in uninterruptible sleep
             self.may_run = True
 
-    @property
-    def is_owner(self) -> bool:
-        """Return whether this process started the worker; False in a fork of that process."""
-        return self._owner == os.getpid()
-
 
 @contextmanager
 def worker_start(method: str) -> Iterator[None]:
     """Prepare for the start of a worker process, and defer Ctrl-C until the context ends."""
     with deferred_interrupt():
         if method != "fork":
-            with _fd_lock, hidden_main(), reserved_descriptors():
+            with _fd_lock, _hidden_main(), _reserved_descriptors():
                 system.start_helpers(method)
-        with system.blocked_sigint(), reserved_descriptors():
+        with system.blocked_sigint(), _reserved_descriptors():
             yield
 
 
 @contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Keep multiprocessing from importing ``__main__`` in a new process."""
+    main = sys.modules["__main__"]
+    names: dict[str, Any] = vars(main)
+    hidden = {name: names.pop(name) for name in names.keys() & {"__file__", "__spec__"}}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        names.update(hidden)
+
+
+@contextmanager
+def _reserved_descriptors() -> Iterator[None]:
+    """Check that enough descriptors are free for a start, and keep descriptors 0 to 2 open."""
+    # Without free ones, multiprocessing may leak some. If 0 to 2 are closed, a worker would use one
+    # of our pipes as its standard output.
+    reserved: list[int] = []
+    try:
+        for _ in range(SPARE_DESCRIPTORS):
+            reserved.append(os.open(os.devnull, os.O_RDWR))
+        for fd in reserved:
+            if fd > 2:
+                os.close(fd)
+            else:
+                os.set_inheritable(fd, True)
+        reserved = [fd for fd in reserved if fd <= 2]
+        yield
+    finally:
+        for fd in reserved:
+            os.close(fd)
+
+
+@contextmanager
 def _deferred_reaping() -> Iterator[None]:
-    """Delay the reaping of workers released in this context, such as by garbage collection."""
+    """Delay the reaping of workers released during a start, such as by garbage collection."""
     global _starting
     _starting = True
     try:
@@ -231,8 +250,3 @@ def _deferred_reaping() -> Iterator[None]:
         _starting = False
         while _unreaped:
             _unreaped.pop().reap()
-
-
-def _untrack_fds(fds: set[int]) -> None:
-    with _fd_lock:
-        _tracked_fds.difference_update(fds)

@@ -14,7 +14,6 @@ from typing import Any
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.pickled_commands import PackedCommand
-from xuance_envs.engine.process.spawning import deferred_interrupt
 from xuance_envs.engine.ray.authenticated_connection import (
     AuthenticationError,
     connect_authenticated,
@@ -29,6 +28,7 @@ from xuance_envs.engine.ray.messages import (
     stepping_groups,
     unpack_replies,
 )
+from xuance_envs.engine.system.interrupts import deferred_interrupt
 
 logger = logging.getLogger("xuance_envs")
 

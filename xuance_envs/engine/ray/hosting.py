@@ -145,7 +145,6 @@ class WorkerHosting:
         self._arrays = self.backend.allocate(spaces, len(self._plan.envs))
         for worker in self.backend.workers:
             self._attach(worker)
-        self.backend.start_pinning()
         return self._arrays
 
     def restart(self, index: int) -> None:
