@@ -107,7 +107,7 @@ class WorkerProcess:
             forked = settings.context.get_start_method() == "fork"
             with _fd_lock:
                 _tracked_fds.update(own_fds)
-                with limited_in_fork(settings.threads) if forked else _deferred_reaping(), _hidden_main():
+                with limited_in_fork(settings.threads) if forked else _deferred_reaping():
                     self.process.start()
                 _tracked_processes.add(self.process)
                 self._pidfd = system.open_end_watch(self.process.pid)
@@ -245,7 +245,8 @@ def _deferred_reaping() -> Iterator[None]:
     global _starting
     _starting = True
     try:
-        yield
+        with _hidden_main():
+            yield
     finally:
         _starting = False
         while _unreaped:
