@@ -170,8 +170,24 @@ class Atari_Env(EnvWrapper):
         # `xuance_envs.state.ale` saves them with the state.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
         made.unwrapped._requested_actions = self._requested_actions
-        self._set_up_emulator(skips, fire_on_reset, full_action_space)
-        self._set_up_limits(made, skips[0])
+
+        ale = self._ale = made.unwrapped.ale
+        actions = ale.getLegalActionSet() if full_action_space else ale.getMinimalActionSet()
+        self._actions: list[Any] = list(actions)
+        self._noop, fire = single_action("NOOP"), single_action("FIRE")
+        self._fire = fire if fire_on_reset and fire in ale.getMinimalActionSet() else None
+        self._skips = skips
+        loaded = made.unwrapped.spec.kwargs
+        self._fresh_start = FastReset(
+            ale, rom_path(loaded["game"]), loaded.get("mode"), loaded.get("difficulty")
+        )
+        frames = ale.getInt("max_num_frames_per_episode")
+        limits = [math.ceil(frames / skips[0])] if frames > 0 else []
+        self._step_limit: float = math.inf
+        if made.has_wrapper_attr("_max_episode_steps"):  # a TimeLimit's
+            self._step_limit = made.get_wrapper_attr("_max_episode_steps")
+            limits.append(int(self._step_limit))
+        self.max_episode_steps = min(limits, default=None)
         self._set_up_observations(size, max_pool)
         self.reward_range = (-1.0, 1.0) if clip_reward else (-math.inf, math.inf)
 
@@ -179,29 +195,6 @@ class Atari_Env(EnvWrapper):
         self.lifes: int = self._ale.lives()
         self._lost_life = False
         self._episode_step, self._episode_score = 0, 0.0
-
-    def _set_up_emulator(
-        self, skips: tuple[int, ...], fire_on_reset: bool, full_action_space: bool
-    ) -> None:
-        ale, loaded = self._game.ale, self._game.spec.kwargs
-        self._ale = ale
-        actions = ale.getLegalActionSet() if full_action_space else ale.getMinimalActionSet()
-        self._actions: list[Any] = list(actions)
-        self._noop, fire = single_action("NOOP"), single_action("FIRE")
-        self._fire = fire if fire_on_reset and fire in ale.getMinimalActionSet() else None
-        self._skips = skips
-        self._fresh_start = FastReset(
-            ale, rom_path(loaded["game"]), loaded.get("mode"), loaded.get("difficulty")
-        )
-
-    def _set_up_limits(self, made: gymnasium.Env[Any, Any], least_skip: int) -> None:
-        frames = self._ale.getInt("max_num_frames_per_episode")
-        limits = [math.ceil(frames / least_skip)] if frames > 0 else []
-        self._step_limit: float = math.inf
-        if made.has_wrapper_attr("_max_episode_steps"):  # a TimeLimit's
-            self._step_limit = made.get_wrapper_attr("_max_episode_steps")
-            limits.append(int(self._step_limit))
-        self.max_episode_steps = min(limits, default=None)
 
     def _set_up_observations(self, size: tuple[int, int] | None, max_pool: bool) -> None:
         if self.obs_type == "ram":
@@ -390,9 +383,7 @@ class Atari_Env(EnvWrapper):
             With ``clip_reward``, the reward's sign: -1.0, 0.0 or 1.0. Otherwise, the reward as a
             float.
         """
-        if self.clip_reward:
-            return float((reward > 0) - (reward < 0))
-        return float(reward)
+        return float((reward > 0) - (reward < 0) if self.clip_reward else reward)
 
     def _frame(self) -> NDArray[Any]:
         """Return the current screen as a frame that later steps do not overwrite."""

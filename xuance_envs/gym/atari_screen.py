@@ -8,6 +8,7 @@ numbers appear.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable
@@ -41,20 +42,17 @@ def resize(image: Image, size: tuple[int, int]) -> Image:
 
 
 class BandedResizer:
-    """Resizer for images of one shape that updates only the bands that changed.
-
-    A band is the smallest number of rows that maps to a whole number of output rows. OpenCV derives
-    pixel weights from the ratio of the sizes. If this ratio is a binary fraction (210 to 84 rows:
-    2.5), bands give the same result as the whole image. Otherwise, and for upscaling, the
-    whole image is resized.
-    """
+    """Resizer for images of one shape that updates only the bands that changed."""
 
     def __init__(self, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
         self._cv2 = load("cv2")
         self._size = size
         height, width = size or shape[:2]
+        # A band is the smallest number of rows that maps to a whole number of output rows.
         bands = math.gcd(shape[0], height)
         self.rows, self._rows_out = shape[0] // bands, height // bands
+        # OpenCV derives pixel weights from the ratio of the sizes. Only if it is a binary fraction
+        # (210 to 84 rows: 2.5) do bands give the same result as the whole image.
         is_binary = self._rows_out & (self._rows_out - 1) == 0
         shrinks = height <= shape[0] and width <= shape[1]
         self._in_bands = size is not None and bands >= _MIN_BANDS and is_binary and shrinks
@@ -100,10 +98,7 @@ class _Scratch(threading.local):
     """Buffers shared by all games of a thread, so that they stay in the CPU cache."""
 
     def __init__(self) -> None:
-        self._by_shape: dict[tuple[int, ...], _Buffers] = {}
-
-    def of(self, shape: tuple[int, ...]) -> _Buffers:
-        return self._by_shape.get(shape) or self._by_shape.setdefault(shape, _Buffers(shape))
+        self.of = functools.cache(_Buffers)
 
 
 _scratch = _Scratch()
@@ -132,12 +127,7 @@ class _Palette:
 
 
 class Screen:
-    """The screen of one emulator, in grayscale or RGB.
-
-    It converts only the last two frames of a step, which :meth:`take_first` and :meth:`take_last`
-    capture. :meth:`note` stores the color numbers of earlier frames. If the game ends early,
-    :meth:`take_end` pools the last frame with the noted frame.
-    """
+    """The screen of one emulator in grayscale or RGB, from the last two frames of each step."""
 
     def __init__(self, ale: Any, *, rgb: bool, pools: bool, size: tuple[int, int] | None) -> None:
         height, width = ale.getScreenDims()

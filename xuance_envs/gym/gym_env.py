@@ -163,16 +163,12 @@ class Gym_Env(EnvWrapper):
         try:
             self._episode_score = episode_score = self._episode_score + float(reward)
         except (TypeError, DeprecationWarning):  # NumPy before 2.4 warns about one component
-            self._episode_score = episode_score = self._add_vector(reward)
+            score = self._episode_score + fit_reward(reward, np.shape(self._initial_score))
+            self._episode_score = episode_score = score if score.ndim else float(score)
         info = info.copy()
         info["episode_step"] = episode_step
         info["episode_score"] = episode_score
         return observation, reward, terminated, truncated, info
-
-    def _add_vector(self, reward: Any) -> Any:
-        """Return the score with an array reward added; raise if vectors are not declared."""
-        score = self._episode_score + fit_reward(reward, np.shape(self._initial_score))
-        return score if score.ndim else float(score)
 
     def _find_step_shortcut(self) -> None:
         """Find the inner environment that `step` can call directly."""

@@ -17,8 +17,7 @@ Array = npt.NDArray[Any]
 # by channel than pixel by pixel.
 _FEW_CHANNELS = 4
 
-# Well below OpenCV's limit of channels in every version.
-_MAX_MERGED = 64
+_MAX_MERGED = 64  # well below OpenCV's limit of channels in every version
 
 
 class LazyFrames:
@@ -110,21 +109,16 @@ class LazyFrames:
                 f"got shape {stack.shape}"
             )
         width = stack.shape[-1] // num_stack
-        known: list[tuple[bytes, Array]] = []
-        if previous is not None:
-            known = [
-                (frame.tobytes(), frame)
-                for frame in previous._frames
-                if frame.dtype == stack.dtype and frame.shape == (*stack.shape[:-1], width)
-            ]
+        known = [
+            (frame.tobytes(), frame)
+            for frame in (() if previous is None else previous._frames)
+            if frame.dtype == stack.dtype and frame.shape == (*stack.shape[:-1], width)
+        ]
         frames = []
         for index in range(num_stack):
             frame = stack[..., index * width : (index + 1) * width].copy()
-            content = frame.tobytes()
-            shared = next((known_frame for data, known_frame in known if data == content), None)
-            if shared is None:
-                known.append((content, frame))
-            frames.append(frame if shared is None else shared)
+            known.append((frame.tobytes(), frame))
+            frames.append(next(same for content, same in known if content == known[-1][0]))
         return cls(frames)
 
     @property
@@ -168,11 +162,9 @@ class LazyFrames:
         if self._merge(out):
             return
         if self.ndim > 2 and all(1 < frame.shape[-1] <= _FEW_CHANNELS for frame in self._frames):
-            channel = 0
-            for frame in self._frames:
-                for own_channel in range(frame.shape[-1]):
-                    np.copyto(out[..., channel], frame[..., own_channel], casting=casting)
-                    channel += 1
+            channels = [frame[..., k] for frame in self._frames for k in range(frame.shape[-1])]
+            for place, channel in enumerate(channels):
+                np.copyto(out[..., place], channel, casting=casting)
         else:
             np.concatenate(self._frames, axis=-1, out=out, casting=casting)
 

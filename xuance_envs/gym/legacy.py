@@ -64,18 +64,16 @@ def _unwrap_layer(env: Any, *kinds: type) -> tuple[Any, Any]:
 
 
 class LegacyEnv(gymnasium.Env[Any, Any]):
-    """A legacy gym environment with Gymnasium's interface.
-
-    Old and new forms of the methods are supported: ``reset`` with or without an info, and with a
-    ``seed`` argument or a ``seed`` method; ``step`` with four or five values; ``render`` with or
-    without a ``mode``. Unknown public attributes are read from the legacy environment.
-    """
+    """A legacy gym environment, with old or new forms of its methods, as one of Gymnasium."""
 
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
         self.legacy_env = env
         self.observation_space = convert_space(env.observation_space)
         self.action_space = convert_space(env.action_space)
-        self.metadata = _metadata(env)
+        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.metadata.setdefault("render_modes", list(self.metadata.get("render.modes", [])))
+        if "video.frames_per_second" in self.metadata:
+            self.metadata.setdefault("render_fps", self.metadata["video.frames_per_second"])
         self.reward_range = getattr(env, "reward_range", None)
         reward_space = getattr(env, "reward_space", None)  # gym's wrappers forward attributes
         if type(reward_space).__name__ == "Box":
@@ -187,30 +185,14 @@ def _takes_parameter(env: Any, method: str, parameter: str) -> bool:
     return inner is None or _takes_parameter(inner, method, parameter)
 
 
-def _metadata(env: Any) -> dict[str, Any]:
-    """Return a legacy environment's metadata with Gymnasium's keys added."""
-    metadata = dict(getattr(env, "metadata", None) or {})
-    metadata.setdefault("render_modes", list(metadata.get("render.modes", [])))
-    if "video.frames_per_second" in metadata:
-        metadata.setdefault("render_fps", metadata["video.frames_per_second"])
-    return metadata
-
-
 def _spec(env: Any) -> EnvSpec | None:
     """Return a legacy environment's spec, with the fields that Gymnasium has."""
     spec = getattr(env, "spec", None)
     if spec is None:
         return None
-    return EnvSpec(
-        id=spec.id,
-        entry_point=spec.entry_point,
-        reward_threshold=spec.reward_threshold,
-        nondeterministic=spec.nondeterministic,
-        max_episode_steps=None,
-        order_enforce=False,
-        disable_env_checker=True,
-        kwargs=spec.kwargs,
-    )
+    same = ("id", "entry_point", "reward_threshold", "nondeterministic", "kwargs")
+    fields = {name: getattr(spec, name) for name in same}
+    return EnvSpec(**fields, order_enforce=False, disable_env_checker=True)
 
 
 def convert_space(space: Any) -> spaces.Space[Any]:
