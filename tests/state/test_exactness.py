@@ -543,7 +543,30 @@ class AttributeIterators(Base):
         return next(self.values, -1)
 
 
+class Engine(dict):  # type: ignore[type-arg]
+    """Has an environment's methods, and data besides attributes."""
+
+    def reset(self) -> None:
+        self["speed"] = 0
+
+    def step(self, action: int) -> int:
+        self["speed"] += action
+        return int(self["speed"])
+
+
+class Engines(Base):
+    def __init__(self) -> None:
+        self.engine = Engine()
+
+    def begin(self) -> None:
+        self.engine.reset()
+
+    def look(self, action: int) -> float:
+        return self.engine.step(action)
+
+
 EXACT = [
+    Engines,
     *(DictIterators, AttributeIterators),
     *(AttributeDicts, Sentinels, RandomWithAttributes, Exceptions),
     *(BuiltinMethods, Partials, BaseMethods),
@@ -753,6 +776,20 @@ def test_anything_else_is_refused_by_its_path(make: Any, reason: str) -> None:
         envs.reset(seed=1)
         with pytest.raises(StateError, match=r"Holding\.box\['inner'\]\[0\]\.held: " + reason):
             envs.save_state()
+
+
+class IsDict(Base, dict):  # type: ignore[type-arg,misc]
+    def look(self, action: int) -> float:
+        self["last"] = action
+        return 0.0
+
+
+def test_an_environment_with_data_besides_attributes_is_refused() -> None:
+    with DummyVecEnv([IsDict, lambda: gymnasium.Wrapper(IsDict())]) as envs:
+        envs.reset(seed=1)
+        for env in (0, 1):
+            with pytest.raises(StateError, match=r"IsDict: .*IsDict cannot be saved: its class"):
+                envs.save_state([env])
 
 
 class HoldsOwnDict(Base):

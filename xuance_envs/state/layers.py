@@ -6,11 +6,14 @@ that one of these holds in another attribute.
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice, starmap
 from typing import Any
+
+from xuance_envs.state.handlers import handler_of
 
 WRAPPED_ENV_ATTRIBUTES = ("env", "legacy_env")
 """Attributes in which wrappers hold the wrapped environment."""
@@ -82,7 +85,7 @@ def _add_layers(obj: Any, layers: list[Layer], seen: set[int]) -> None:
         obj = next(filter(_is_env, inner), None)
     for layer in layers[begin:]:
         for _, value in sorted(layer.items()):
-            if _is_env(value) and id(value) not in seen:
+            if _is_env(value) and id(value) not in seen and not hides_data(type(value)):
                 _add_layers(value, layers, seen)
 
 
@@ -93,6 +96,14 @@ def _is_env(value: Any) -> bool:
         and callable(getattr(kind, "reset", None))
         and callable(getattr(kind, "step", None))
     )
+
+
+def hides_data(kind: type) -> bool:
+    """Return whether objects have more than attributes, as those of C libraries or list have."""
+    pointers = len(slots_of(kind)) + (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+    size = object.__basicsize__ + pointers * struct.calcsize("P")
+    has_more = kind.__basicsize__ > size or kind.__itemsize__ > 0
+    return has_more and handler_of(kind) is None
 
 
 def slots_of(kind: type) -> tuple[str, ...]:

@@ -26,7 +26,13 @@ from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
 from xuance_envs.state.faults import FaultError, MismatchError, type_name, type_phrase
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import handler_of
-from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, keep_access_fast, layers_of
+from xuance_envs.state.layers import (
+    WRAPPED_ENV_ATTRIBUTES,
+    Layer,
+    hides_data,
+    keep_access_fast,
+    layers_of,
+)
 from xuance_envs.state.rebuild import NEW_RESOURCES, REFERENCES
 from xuance_envs.state.values.canonical import first_difference
 from xuance_envs.state.values.constants import Constants, Facts
@@ -77,6 +83,9 @@ class StatePlan:
         self._kept_resources: list[Kept] = []
         for k, layer in enumerate(self.layers):
             handler = handler_of(type(layer.obj))
+            if hides_data(type(layer.obj)):
+                reason = "cannot be saved: its class, or a base class, has data besides attributes"
+                raise self.fault((k,), layer.obj, reason)
             layer.excluded.update(self._excluded_attributes(k, layer))
             if handler is not None:
                 self.kept.append(Kept(layer.obj, handler, [(k,)]))
