@@ -565,8 +565,21 @@ class Engines(Base):
         return self.engine.step(action)
 
 
+class OwnSpec(Base):
+    """Uses names that Gymnasium and this package use for constants."""
+
+    def begin(self) -> None:
+        self.spec: Any = {"gain": self.np_random.random()}
+        self._cached_spec = self._requested_actions = [self.np_random.random()]
+
+    def look(self, action: int) -> float:
+        self.spec["gain"] += action
+        self._requested_actions.append(action)
+        return float(self.spec["gain"] + sum(self._cached_spec))
+
+
 EXACT = [
-    Engines,
+    *(Engines, OwnSpec),
     *(DictIterators, AttributeIterators),
     *(AttributeDicts, Sentinels, RandomWithAttributes, Exceptions),
     *(BuiltinMethods, Partials, BaseMethods),

@@ -32,6 +32,8 @@ from xuance_envs.state.handlers import NATIVE, Handler
 ALE_ENV_CLASS = "ale_py.env.AtariEnv"
 """ale-py's environment class, which does not record the actions that it requests."""
 
+ALE_CLASS = "ale_py._ale_py.ALEInterface"
+
 REQUESTED_ATTRIBUTE = "_requested_actions"
 """Environment attribute with the requests to the emulator, oldest first, as (action, strength,
 frames). The oldest action was certainly executed, unless `_MAX_REQUESTS` dropped older requests.
@@ -295,4 +297,4 @@ def _rom_digest(game: str) -> str:
     return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest()
 
 
-NATIVE["ale_py._ale_py.ALEInterface"] = Handler(_save, _load, _check, _describe, _fork)
+NATIVE[ALE_CLASS] = Handler(_save, _load, _check, _describe, _fork)

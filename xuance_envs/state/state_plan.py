@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.state import rebuild
-from xuance_envs.state.ale import REQUESTED_ATTRIBUTE
-from xuance_envs.state.faults import FaultError, MismatchError, type_name, type_phrase
+from xuance_envs.state.ale import ALE_CLASS, REQUESTED_ATTRIBUTE
+from xuance_envs.state.faults import FaultError, MismatchError, class_name, type_name, type_phrase
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.layers import (
@@ -45,7 +45,7 @@ PROTOCOL = 5
 BEGINS_WITH_PRELUDE = b"P"
 """First byte of a state that has a prelude."""
 
-_EXCLUDED_NAMES = frozenset({"spec", "_cached_spec", REQUESTED_ATTRIBUTE})
+_SPEC_MODULES = "gymnasium.envs.registration", "gym.envs.registration"
 _RECORDERS = "xuance_envs.state."
 _CACHED: Any = type(functools.lru_cache(len))
 _MAX_BOUNDS = 1 << 12
@@ -163,7 +163,8 @@ class StatePlan:
                     self.spaces.update({f"{k}.{name}.{n}": part for n, part in parts})
                 stays = True
             else:
-                stays = name in _EXCLUDED_NAMES or _is_recorder_method(value)
+                stays = _is_spec(name, value) or _is_recorder_method(value)
+                stays = stays or (name == REQUESTED_ATTRIBUTE and _records_requests(layer))
             if stays:
                 self.known.setdefault(id(value), (k, name))
                 yield name, value
@@ -348,6 +349,15 @@ class StatePlan:
 _SAMPLE = Layer(threading.Event())
 _HOLDERS = max(map(sys.getrefcount, [_SAMPLE.attributes]))
 """Reference count of the dict of a layer's attributes if no other object holds it."""
+
+
+def _is_spec(name: str, value: Any) -> bool:
+    return name in ("spec", "_cached_spec") and type(value).__module__ in _SPEC_MODULES
+
+
+def _records_requests(layer: Layer) -> bool:
+    """Return whether a layer is an Atari environment of this package or of ale-py."""
+    return any(class_name(type(layer.get(name))) == ALE_CLASS for name in ("ale", "_ale"))
 
 
 def _is_recorder_method(value: Any) -> bool:
