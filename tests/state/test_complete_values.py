@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import importlib
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -206,13 +207,44 @@ class Nested:
         return {"number": self.number}
 
 
+class Resets:
+    """Changes attributes when it is restored."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.counts = number, {0: 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, number=0, counts={})
+
+
+class Doubling:
+    """Descriptor that stores twice what it is given, under its own name."""
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self.name = name
+
+    def __get__(self, obj: Any, owner: Any = None) -> Any:
+        return self if obj is None else vars(obj)[self.name]
+
+    def __set__(self, obj: Any, value: Any) -> None:
+        vars(obj)[self.name] = 2 * value
+
+
+class Doubled(random.Random):
+    number = Doubling()
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number, self.counts = number, {0: 0}
+
+
 def counted(held: Any, action: int) -> float:
     held.counts[action] = held.counts.get(action, 0) + 1
     held.number += action
     return float(held.number + 10 * sum(held.counts.values()) + (getattr(held, "me", 0) is held))
 
 
-@pytest.mark.parametrize("make", [LeavesOut, Recreated, Nested])
+@pytest.mark.parametrize("make", [LeavesOut, Recreated, Nested, Resets, Doubled])
 def test_what_an_objects_pickles_leave_out_is_state(make: Any) -> None:
     assert_goes_on(make, counted)
 

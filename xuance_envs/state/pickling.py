@@ -123,9 +123,9 @@ class StatePickler(pickle.Pickler):
         if id(obj) in self._tried:
             return NotImplemented
         self._tried.add(id(obj))
-        attributes = {
-            n: item for n, item in reducers.hidden_attributes(obj).items() if self._can_save(item)
-        }
+        hidden = reducers.hidden_attributes(obj)
+        attributes = {name: item for name, item in hidden.items() if self._can_save(item)}
+        attributes |= reducers.attributes_to_set(obj, hidden)
         self._tried.remove(id(obj))
         reduced = reducers.reduction(obj) if attributes else ()
         if type(reduced) is not tuple or not 2 <= len(reduced) <= 5:

@@ -104,7 +104,7 @@ class Target:
             raise unsafe_class_error(type(made).__module__, type(made).__qualname__)
         own = getattr(made, "__dict__", None)
         for name, value in attributes.items():
-            if own is None or hasattr(type(made), name):  # a slot
+            if own is None or isinstance(_of_class(type(made), name), _MEMBERS):
                 object.__setattr__(made, name, value)
             else:
                 own[name] = value
@@ -250,6 +250,14 @@ class Target:
         """Return a method that a class in the owner's MRO defines."""
         bind = kind.__dict__[name].__get__
         return bind(None, owner) if isinstance(owner, type) else bind(owner, type(owner))
+
+
+_MEMBERS = types.MemberDescriptorType, types.GetSetDescriptorType
+"""Types of class attributes that store an attribute in the object itself, such as slots."""
+
+
+def _of_class(kind: type, name: str) -> Any:
+    return next((each.__dict__[name] for each in kind.__mro__ if name in each.__dict__), None)
 
 
 _PLACEHOLDER = object()

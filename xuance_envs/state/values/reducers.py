@@ -62,12 +62,15 @@ def inherited_reducer(kind: Any) -> Any:
 @functools.cache
 def overrides_pickling(kind: Any) -> bool:
     """Return whether a class outside libraries defines its own pickling methods."""
-    for base in kind.__mro__[:-1]:
-        for name in ("__getstate__", "__reduce__", "__reduce_ex__"):
-            method = base.__dict__.get(name)
-            if isinstance(method, types.FunctionType) and not is_installed(method.__module__ or ""):
-                return True
-    return False
+    names = "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"
+    return any(_defines(kind, name) for name in names)
+
+
+@functools.cache
+def _defines(kind: Any, name: str) -> bool:
+    methods = [base.__dict__.get(name) for base in kind.__mro__[:-1]]
+    functions = [each for each in methods if isinstance(each, types.FunctionType)]
+    return any(not is_installed(each.__module__ or "") for each in functions)
 
 
 def hidden_attributes(value: Any) -> dict[str, Any]:
@@ -78,9 +81,23 @@ def hidden_attributes(value: Any) -> dict[str, Any]:
         return {}
     states = state if type(state) is tuple else (state,)
     saved = {name: item for part in states if type(part) is dict for name, item in part.items()}
+    own = attributes_of(value).items()
+    return {name: item for name, item in own if saved.get(name, saved) is not item}
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
     slots = slot_items(value, slots_of(type(value)))
-    attributes = {**(getattr(value, "__dict__", None) or {}), **dict(slots)}
-    return {name: item for name, item in attributes.items() if saved.get(name, saved) is not item}
+    return {**(getattr(value, "__dict__", None) or {}), **dict(slots)}
+
+
+def attributes_to_set(value: Any, hidden: dict[str, Any]) -> dict[str, Any]:
+    """Return the pickled attributes, which are set again because ``__setstate__`` may change them.
+
+    ``hidden`` has the attributes that are not pickled.
+    """
+    if not _defines(type(value), "__setstate__"):
+        return {}
+    return {name: item for name, item in attributes_of(value).items() if name not in hidden}
 
 
 def dict_holders(value: Any) -> int:
