@@ -7,7 +7,9 @@ import ctypes
 import importlib
 import random
 import threading
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,92 @@ class Resets:
         vars(self).update(state, number=0, counts={})
 
 
+class OwnDict(dict):  # type: ignore[type-arg]
+    """Converts values when they are set, and again when they are listed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self[0] = 0
+
+    def __setitem__(self, key: int, value: int) -> None:
+        super().__setitem__(key, value + 1)
+
+    def items(self) -> Any:
+        return [(key, -value) for key, value in super().items()]
+
+    @property
+    def counts(self) -> OwnDict:
+        return self
+
+
+class OwnOrderedDict(OwnDict, OrderedDict):  # type: ignore[type-arg]
+    """Is ordered."""
+
+
+class OwnDefaultDict(defaultdict):  # type: ignore[type-arg]
+    counts = OwnDict.counts
+
+    def __init__(self, number: int) -> None:
+        super().__init__(int)
+        self.number = number
+
+
+class OwnCounter(Counter):  # type: ignore[type-arg]
+    counts = OwnDict.counts
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class OwnList(list):  # type: ignore[type-arg]
+    """Converts elements when they are added."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__([0])
+        self.number = number
+
+    @property
+    def counts(self) -> dict[int, int]:
+        self.append(1)
+        return {0: sum(self)}
+
+    def append(self, value: int) -> None:
+        super().append(value + 1)
+
+    def extend(self, values: Any) -> None:
+        super().extend(value + 1 for value in values)
+
+
+class OwnDeque(deque):  # type: ignore[type-arg]
+    """Has other arguments than its base class."""
+
+    counts = OwnList.counts
+
+    def __init__(self, number: int) -> None:
+        super().__init__([0] * 5, maxlen=5)
+        self.number = number
+
+
+class OwnSet(set):  # type: ignore[type-arg]
+    counts = OwnList.counts
+
+    def __init__(self, numbers: Any) -> None:
+        super().__init__()
+        self.number = numbers
+
+    def append(self, value: int) -> None:
+        self.add(len(self) + value)
+
+
+class Money(Decimal):
+    """Its pickles leave attributes out."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.counts = number, {0: 0}
+
+
 class Doubling:
     """Descriptor that stores twice what it is given, under its own name."""
 
@@ -244,7 +332,13 @@ def counted(held: Any, action: int) -> float:
     return float(held.number + 10 * sum(held.counts.values()) + (getattr(held, "me", 0) is held))
 
 
-@pytest.mark.parametrize("make", [LeavesOut, Recreated, Nested, Resets, Doubled])
+LEAVE_OUT = [
+    *(LeavesOut, Recreated, Nested, Resets, Doubled, Money),
+    *(OwnDict, OwnOrderedDict, OwnDefaultDict, OwnCounter, OwnList, OwnDeque, OwnSet),
+]
+
+
+@pytest.mark.parametrize("make", LEAVE_OUT)
 def test_what_an_objects_pickles_leave_out_is_state(make: Any) -> None:
     assert_goes_on(make, counted)
 

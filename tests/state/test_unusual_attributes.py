@@ -197,6 +197,10 @@ def test_what_pickles_leave_out_is_kept() -> None:
         check_safe(data)
 
 
+class Meters(np.float64):
+    """Of which NumPy's pickles do not tell."""
+
+
 class OwnGenerator(np.random.Generator):
     """Of which NumPy's pickles do not tell."""
 
@@ -205,6 +209,7 @@ class OwnGenerator(np.random.Generator):
     ("value", "reason"),
     [
         (OwnGenerator(np.random.PCG64(1)), "do not record subclasses"),
+        (Meters(1), "do not record subclasses"),
         (threading.local(), "a _thread._local cannot be saved"),
         ((number for number in range(3)), "a generator cannot be saved"),
     ],

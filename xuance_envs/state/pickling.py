@@ -103,7 +103,9 @@ class StatePickler(pickle.Pickler):
             return found
         if reducers.inherited_reducer(kind) is not None:
             return reducers.reduction(obj)
-        return self._reduce_completely(obj) if reducers.overrides_pickling(kind) else NotImplemented
+        if reducers.overrides_pickling(kind):
+            return self._reduce_completely(obj)
+        return reducers.reduce_container(obj) if reducers.is_own_container(kind) else NotImplemented
 
     def _sentinel(self, obj: Any) -> Any:
         """Reduce an ``object()`` to the class attribute or module variable holding it, if any."""

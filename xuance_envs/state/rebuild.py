@@ -63,6 +63,7 @@ with_links = _of_target("with_links")
 with_dict = _of_target("with_dict")
 with_attributes = _of_target("with_attributes")
 with_all_attributes = _of_target("with_all_attributes")
+with_contained = _of_target("with_contained")
 with_random = _of_target("with_random")
 
 

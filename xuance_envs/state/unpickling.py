@@ -12,6 +12,7 @@ import operator
 import pickle
 import random
 import types
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -28,6 +29,7 @@ from xuance_envs.state.values.functions import (
     functions_of_class,
 )
 from xuance_envs.state.values.held_values import FOREIGN, handler_for
+from xuance_envs.state.values.reducers import CONTAINERS
 
 _REBUILD = "xuance_envs.state.rebuild"
 _RANDOM = "bit_generator", "seeded_generator", "seed_sequence", "random_state", "python_random"
@@ -137,6 +139,23 @@ class Target:
             for part in state if type(state) is tuple else (state,):
                 self.with_attributes(made, part or {})
         self.with_attributes(made, attributes)
+
+    def with_contained(self, made: Any, content: tuple[Any, Any, dict[str, Any]]) -> None:
+        """Set the elements and attributes of a new container; trusted states only."""
+        elements, option, attributes = content
+        self.with_attributes(made, attributes)
+        kind: Any = next(kind for kind in CONTAINERS if isinstance(made, kind))
+        if kind is deque:
+            deque.__init__(made, elements, option)
+        elif kind is list:
+            list.extend(made, elements)
+        elif kind is set:
+            set.update(made, elements)
+        else:
+            for key, value in elements:
+                kind.__setitem__(made, key, value)
+        if isinstance(made, defaultdict):
+            object.__setattr__(made, "default_factory", option)
 
     def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
         """Set the state and attributes of a new object derived from ``random.Random``."""

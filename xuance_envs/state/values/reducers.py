@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import copyreg
 import ctypes
+import datetime
 import functools
 import gc
 import logging
@@ -12,6 +13,10 @@ import operator
 import random
 import sys
 import types
+from collections import OrderedDict, defaultdict, deque
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -48,7 +53,9 @@ def inherited_reducer(kind: Any) -> Any:
     if issubclass(kind, np.void):
         return _reduce_structured_scalar
     if issubclass(kind, (np.random.Generator, np.random.RandomState, np.random.BitGenerator)):
-        return _refuse_generator
+        return _refuse_subclass
+    if issubclass(kind, np.generic) and not is_installed(kind.__module__):
+        return _refuse_subclass
     if issubclass(kind, _C_DATA):
         return _reduce_c_data
     if issubclass(kind, BaseException) and not overrides_pickling(kind):
@@ -59,11 +66,16 @@ def inherited_reducer(kind: Any) -> Any:
     return BY_NAME.get(class_name(kind))
 
 
+_WITHOUT_ATTRIBUTES = datetime.date, datetime.time, datetime.timedelta, Decimal, Fraction, PurePath
+"""Classes whose pickles leave out attributes that a subclass adds."""
+
+
 @functools.cache
 def overrides_pickling(kind: Any) -> bool:
-    """Return whether a class outside libraries defines its own pickling methods."""
+    """Return whether a class outside libraries has pickling methods that may leave data out."""
     names = "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"
-    return any(_defines(kind, name) for name in names)
+    leaves_out = issubclass(kind, _WITHOUT_ATTRIBUTES) and not is_installed(kind.__module__)
+    return leaves_out or any(_defines(kind, name) for name in names)
 
 
 @functools.cache
@@ -90,12 +102,32 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return {**(getattr(value, "__dict__", None) or {}), **dict(slots)}
 
 
+CONTAINERS: Any = OrderedDict, dict, list, deque, set
+
+
+def is_own_container(kind: Any) -> bool:
+    """Return whether a class outside libraries derives from a container."""
+    return issubclass(kind, CONTAINERS) and not is_installed(kind.__module__)
+
+
+def reduce_container(value: Any) -> Any:
+    """Reduce a container without calling its class's methods, which may convert elements."""
+    kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
+    elements = list(kind.items(value) if issubclass(kind, dict) else kind.__iter__(value))
+    option = value.default_factory if isinstance(value, defaultdict) else None
+    option = value.maxlen if kind is deque else option
+    content = elements, option, attributes_of(value)
+    arguments = type(value), *getattr(value, "__getnewargs__", tuple)()
+    return NEW_OBJECT, arguments, content, None, None, rebuild.with_contained
+
+
 def attributes_to_set(value: Any, hidden: dict[str, Any]) -> dict[str, Any]:
     """Return the pickled attributes, which are set again because ``__setstate__`` may change them.
 
     ``hidden`` has the attributes that are not pickled.
     """
-    if not _defines(type(value), "__setstate__"):
+    kind: Any = type(value)
+    if not _defines(kind, "__setstate__"):
         return {}
     return {name: item for name, item in attributes_of(value).items() if name not in hidden}
 
@@ -283,7 +315,7 @@ def _reduce_random_subclass(value: random.Random) -> Any:
     return NEW_OBJECT, (type(value),), state, None, None, rebuild.with_random
 
 
-def _refuse_generator(value: Any) -> Any:
+def _refuse_subclass(value: Any) -> Any:
     raise FaultError("", f"NumPy's pickles do not record subclasses of {type(value).__base__}")
 
 
