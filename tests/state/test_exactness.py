@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import enum
 import functools
 import importlib
+import multiprocessing
+import os
 import random
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import types
 import weakref
@@ -771,6 +778,16 @@ def a_held_lock() -> Any:
     return lock
 
 
+def a_datagram_socket() -> Any:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+def a_process() -> Any:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -782,6 +799,13 @@ def a_held_lock() -> Any:
         ),
         (threading.local, "a _thread._local cannot be saved"),
         (lambda: weakref.proxy(Made), "a weakref.*Proxy.* cannot be saved: its target"),
+        (
+            lambda: multiprocessing.Pipe()[0],
+            r"a .*\.Connection cannot be saved: the state of its peer",
+        ),
+        (lambda: ctypes.pythonapi, "a ctypes.PyDLL cannot be saved: its library hides its state"),
+        (a_datagram_socket, "a socket.socket cannot be saved: it may exchange data"),
+        (a_process, "a subprocess.Popen cannot be saved: the state of its process"),
     ],
 )
 def test_anything_else_is_refused_by_its_path(make: Any, reason: str) -> None:
@@ -932,6 +956,24 @@ def test_a_file_that_is_read_is_refused_and_one_that_is_written_is_kept(tmp_path
             envs.reset(seed=1)
             with pytest.raises(StateError, match="its read position is unknown"):
                 envs.save_state()
+
+
+class OwnDirectory(Base):
+    def __init__(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+
+    def look(self, action: int) -> float:
+        return float(action)
+
+
+def test_environments_keep_their_own_directories() -> None:
+    env, twin = OwnDirectory(), OwnDirectory()
+    name = twin.directory.name
+    EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=True).apply()
+    env.directory.cleanup()
+    assert twin.directory.name == name
+    assert os.path.isdir(name)
+    twin.directory.cleanup()
 
 
 def test_kept_resources_are_named(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import threading
+import socket
 import types
 import weakref
 from collections import deque
@@ -31,7 +31,15 @@ Path = tuple[Any, ...]
 """Location of an object: layer number, attribute name, steps into the attribute's value."""
 
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
-_SHARED = {"multiprocessing.shared_memory.SharedMemory", "multiprocessing.managers.BaseProxy"}
+_REFUSED = {
+    "multiprocessing.shared_memory.SharedMemory": "other processes share it",
+    "multiprocessing.managers.BaseProxy": "other processes share it",
+    "multiprocessing.connection._ConnectionBase": "the state of its peer is unknown",
+    "subprocess.Popen": "the state of its process is unknown",
+    "ctypes.CDLL": "its library hides its state from Python",
+    "threading.Thread": "a thread runs in one process only",
+}
+"""By class name, the reason why objects can be neither saved nor kept."""
 _MAX_PATHS = 8
 _BYTES = np.dtype(np.uint8)
 _NAMED = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
@@ -49,6 +57,8 @@ def _readable(value: Any) -> str | None:
 
 
 def _connected(value: Any) -> str | None:
+    if value.type == socket.SOCK_DGRAM and value.fileno() >= 0:
+        return "it may exchange data without a connection, and the state of its peers is unknown"
     with suppress(OSError):
         value.getpeername()
         return "it is connected, and the state of its peer is unknown"
@@ -63,6 +73,7 @@ _STATELESS = (
     *("pygame._render.Renderer", "pygame._render.Texture", "mujoco.renderer.Renderer"),
     "gymnasium.envs.mujoco.mujoco_rendering.MujocoRenderer",
     "gymnasium.envs.mujoco.mujoco_rendering.BaseRender",
+    *("tempfile.TemporaryDirectory", "weakref.finalize"),
 )
 _RESOURCES: dict[str, Callable[[Any], str | None]] = {
     "_thread.lock": _held,
@@ -114,9 +125,10 @@ def why_refused(kind: Any) -> str | None:
         return "its library hides its state from Python"
     if kind in weakref.ProxyTypes:
         return "its target may no longer exist"
-    if not _SHARED.isdisjoint(map(class_name, kind.__mro__)):
-        return "other processes share it"
-    return "a thread runs in one process only" if issubclass(kind, threading.Thread) else None
+    for base in kind.__mro__:
+        if (reason := _REFUSED.get(class_name(base))) is not None:
+            return reason
+    return None
 
 
 def _save_foreign(array: Any, _: Any) -> tuple[bytes, str, tuple[int, ...]]:
