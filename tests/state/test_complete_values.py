@@ -423,6 +423,22 @@ def test_tensors_and_arrays_stay_in_one_memory(make: Any) -> None:
     assert_goes_on(make, summed)
 
 
+def test_generators_of_tensors_are_state_and_forked() -> None:
+    torch = pytest.importorskip("torch")
+
+    def draw(held: Any, action: int) -> float:
+        return float(torch.rand(1, generator=held))
+
+    def made(number: int) -> Any:
+        return torch.Generator().manual_seed(number)
+
+    assert_goes_on(made, draw)
+    with DummyVecEnv([lambda: Holder(made, draw)] * 3) as envs:
+        envs.reset(seed=1)
+        envs.clone_state(0, [1, 2], fork_rng=True)
+        assert len(set(envs.step([0] * 3)[1])) == 3
+
+
 def test_the_default_device_of_tensors_may_be_another_one() -> None:
     library, numbers = torch(), [0.0, 1.0, 2.0]
     tensor = library.tensor(numbers)

@@ -178,9 +178,12 @@ class RngFork:
             kind: Any = type(generator._bit_generator)
             drawn = kind(self.seed_sequence(repr(state))).state
             generator.set_state({**drawn, "has_gauss": 0, "gauss": 0.0})
-        else:
+        elif isinstance(generator, random.Random):
             state = random.Random.getstate(generator)
             generator.seed(int(self.seed_sequence(repr(state)).generate_state(1)[0]))
+        else:  # of PyTorch
+            state = generator.get_state().numpy().tobytes()
+            generator.manual_seed(int(self.seed_sequence(state.hex()).generate_state(1)[0]))
         return generator
 
     def seed_sequence(self, state: str) -> Any:

@@ -230,6 +230,13 @@ def parameter(*how: Any) -> Any:
     return importlib.import_module("torch").nn.Parameter(tensor(*how), requires_grad=False)
 
 
+def torch_generator(device: str, state: bytes) -> Any:
+    torch = importlib.import_module("torch")
+    made = torch.Generator(device)
+    made.set_state(torch.from_numpy(np.frombuffer(state, np.uint8).copy()))
+    return made
+
+
 def with_gradient(made: Any, content: tuple[bool, Any]) -> None:
     made.requires_grad, made.grad = content
 
@@ -343,7 +350,7 @@ PLAIN_FUNCTIONS: dict[str, Any] = {
         *(view, shared_view, shared_scalar, whole_memory, scalar),
         *(storage, array_storage, tensor, parameter, with_gradient),
         *(bit_generator, generator, seeded_generator, seed_sequence),
-        *(random_state, random_state_on, python_random),
+        *(random_state, random_state_on, python_random, torch_generator),
         *(cell, same, with_cell_content, logger, new_resource, dict_iterator),
         *(surface, subsurface, mask, event),
     )

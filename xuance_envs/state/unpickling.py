@@ -32,7 +32,10 @@ from xuance_envs.state.values.held_values import FOREIGN, handler_for
 from xuance_envs.state.values.reducers import CONTAINERS
 
 _REBUILD = "xuance_envs.state.rebuild"
-_RANDOM = "bit_generator", "seeded_generator", "seed_sequence", "random_state", "python_random"
+_RANDOM = (
+    *("bit_generator", "seeded_generator", "seed_sequence"),
+    *("random_state", "python_random", "torch_generator"),
+)
 """Functions that create generators and seeds, which a fork reseeds."""
 
 _SAFE = {

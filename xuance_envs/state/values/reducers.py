@@ -430,6 +430,7 @@ REDUCERS: dict[type, Any] = {
 BY_NAME: dict[str, Any] = {
     "torch.Tensor": tensors.reduce_tensor,
     "torch.nn.parameter.Parameter": tensors.reduce_tensor,
+    "torch._C.Generator": tensors.reduce_generator,
     "pygame.surface.Surface": _reduce_surface,
     "pygame.mask.Mask": _reduce_mask,
     "pygame.event.Event": lambda value: (rebuild.event, (value.type, value.dict)),

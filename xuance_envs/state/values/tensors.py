@@ -59,6 +59,10 @@ def reduce_tensor(value: Any) -> Any:
     return *made, (value.requires_grad, value.grad), None, None, rebuild.with_gradient
 
 
+def reduce_generator(value: Any) -> Any:
+    return rebuild.torch_generator, (str(value.device), value.get_state().numpy().tobytes())
+
+
 def is_plain_tensor(value: Any) -> bool:
     """Return whether a tensor has no state besides its memory and its gradient."""
     torch = importlib.import_module("torch")
