@@ -20,6 +20,8 @@ from stateful_envs import MAKERS, Collector
 
 from xuance_envs import (
     Atari_Env,
+    DummyVecEnv,
+    EnvError,
     Gym_Env,
     MountainCar,
     StateError,
@@ -111,6 +113,74 @@ def test_a_lander_goes_on_exactly_by_replay() -> None:
     needs("Box2D", "pygame")
     check_saving(lambda: Gym_Env("LunarLander-v3"), steps=150)
     check_saving(lambda: Gym_Env("LunarLander-v3", continuous=True, enable_wind=True), steps=80)
+
+
+def landers(made: Any) -> Any:
+    """Return two vec envs in the middle of an episode that was begun without a seed."""
+    needs("Box2D", "pygame")
+    both = DummyVecEnv([made] * 2), DummyVecEnv([made] * 2)
+    for seed, envs in enumerate(both):
+        envs.reset(seed=seed)
+        envs.set_attr("gravity", -4.0 - seed)
+        envs.reset()
+        for action in (2, 3) * 8:
+            envs.step([action, 0])
+    return both
+
+
+def counting_lander() -> Any:
+    kind: Any = importlib.import_module("gymnasium.envs.box2d.lunar_lander").LunarLander
+
+    class Counting(kind):  # type: ignore[misc]
+        """Its rewards depend on all its episodes."""
+
+        episodes, seeds = 0, None
+
+        def reset(self, **options: Any) -> Any:
+            self.episodes += 1
+            self.history = [*getattr(self, "history", []), self.episodes]
+            return super().reset(**options)
+
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            return obs, reward + sum(self.history), *rest
+
+    return Counting()
+
+
+def test_attributes_of_a_lander_are_state() -> None:
+    envs, others = landers(counting_lander)
+    with envs, others:
+        others.reset()
+        others.load_state(envs.save_state())
+        assert others.get_attr("gravity") == (-4.0, -4.0)
+        for action in (0, 2) * 20:
+            expected, found = envs.step([action, 1]), others.step([action, 1])
+            assert_same(found[:2], expected[:2])
+        envs.reset()
+        others.reset()
+        assert_same(others.step([2, 2])[:2], envs.step([2, 2])[:2])
+
+
+def test_a_forked_lander_is_where_its_source_is() -> None:
+    envs, others = landers(lambda: gymnasium.make("LunarLander-v3"))
+    with envs, others:
+        envs.clone_state(0, 1, fork_rng=True)
+        assert_same(*envs.step([0, 0])[0])  # without engines, nothing is random
+        one, other = envs.step([2, 2])[0]
+        assert not np.array_equal(one, other)
+
+
+class Wind(gymnasium.Wrapper):  # type: ignore[type-arg]
+    def step(self, action: Any) -> Any:
+        self.unwrapped.lander.ApplyForceToCenter((30.0, 0.0), True)  # type: ignore[attr-defined]
+        return self.env.step(action)
+
+
+def test_a_lander_that_something_else_moved_is_refused() -> None:
+    envs, others = landers(lambda: Wind(gymnasium.make("LunarLander-v3")))
+    with envs, others, pytest.raises(EnvError, match=r"prev_shaping: .* repeating them gave"):
+        others.load_state(envs.save_state())
 
 
 # -- controls: each correction is needed ---------------------------------------------------------

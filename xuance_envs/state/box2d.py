@@ -2,24 +2,68 @@
 
 A Box2D world does not expose its impulses, timers or contact order. LunarLander creates a new world
 at each reset. The state of the random generator before the reset, and the actions after it,
-determine that world. A recorder stores them. The other environments keep one world over all resets,
-so they are refused.
+determine that world. A recorder stores them, and the numbers and plain data in the environment's
+attributes before the reset. The other environments keep one world over all resets, so they are
+refused.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+from collections import deque
 from typing import Any
 
 import numpy as np
 
 from xuance_envs.state.faults import FaultError, type_phrase
 from xuance_envs.state.handlers import NATIVE, Handler
+from xuance_envs.state.rebuild import seeded_generator
+from xuance_envs.state.values.functions import functions_of_class
+from xuance_envs.state.values.graph import ATOMIC, node
+from xuance_envs.state.values.seeds import seed_parameters_of
 
 _LOG = "_replay"
+_OUTCOMES = frozenset({"prev_shaping", "game_over"})
 
 REPLAYED_CLASS = "gymnasium.envs.box2d.lunar_lander.LunarLander"
 """Class of environments that are saved as replays."""
+
+
+@functools.cache
+def _replayed_names(kind: Any) -> frozenset[str]:
+    """Return the names of the attributes that Gymnasium's code uses, and so a replay restores."""
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("gymnasium.")]
+    codes = [f.__code__ for base in bases for _, f in functions_of_class(base)]
+    return frozenset(name for code in codes for name in code.co_names)
+
+
+def _is_data(value: Any) -> bool:
+    kind: Any = type(value)
+    if kind is dict:
+        return all(map(_is_data, [*value, *value.values()]))
+    if kind in (list, tuple, set, deque):
+        return all(map(_is_data, value))
+    return kind in ATOMIC or (kind is np.ndarray and not value.dtype.hasobject)
+
+
+def _attributes(env: Any) -> dict[str, Any]:
+    """Return copies of the numbers, strings and None, and of other data of subclasses."""
+    kind: Any = type(env)
+    replayed = _replayed_names(kind)
+    return {
+        name: value if type(value) in ATOMIC else copy.deepcopy(value)
+        for name, value in vars(env).items()
+        if type(value) in ATOMIC or (name not in replayed and _is_data(value))
+    }
+
+
+def _set_attributes(env: Any, attributes: dict[str, Any]) -> None:
+    kind: Any = type(env)
+    own = vars(env)
+    for name, value in attributes.items():
+        if name not in own or type(own[name]) in ATOMIC or name not in _replayed_names(kind):
+            own[name] = value
 
 
 class Box2DRecorder:
@@ -30,6 +74,7 @@ class Box2DRecorder:
     def __init__(self, env: Any) -> None:
         self.episode_start: Any = None
         self.actions: list[Any] = []
+        self.attributes: dict[str, Any] = {}
         self.reset, self.step = env.reset, env.step
         self._is_resetting = False
         self._env = env
@@ -37,15 +82,17 @@ class Box2DRecorder:
         setattr(env, _LOG, self)
 
     def _reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        generator = self._env._np_random
-        before = None if generator is None else generator.bit_generator.state
-        episode_start = generator, before, self._env._np_random_seed, seed, copy.deepcopy(options)
+        generator, attributes = self._env._np_random, _attributes(self._env)
+        if generator is not None:
+            bits = generator.bit_generator
+            generator = type(bits).__name__, bits.state, seed_parameters_of(bits.seed_seq)
+        episode_start = generator, self._env._np_random_seed, seed, copy.deepcopy(options)
         self._is_resetting = True  # a reset may call `step`
         try:
             result = self.reset(seed=seed, options=options)
         finally:
             self._is_resetting = False
-        self.episode_start, self.actions = episode_start, []
+        self.episode_start, self.actions, self.attributes = episode_start, [], attributes
         return result
 
     def _step(self, action: Any) -> Any:
@@ -70,39 +117,54 @@ def _recorder_of(env: Any) -> Box2DRecorder:
 
 def _save(env: Any, _: Any) -> Any:
     recorder = _recorder_of(env)
-    episode_start = recorder.episode_start
-    if episode_start is not None:
-        generator, state_before, *how = episode_start
-        if generator is not None:
-            generator = copy.deepcopy(generator)
-            generator.bit_generator.state = state_before
-        episode_start = generator, *how
-    return episode_start, list(recorder.actions), env._np_random
+    now = _attributes(env)
+    before = now if recorder.episode_start is None else recorder.attributes
+    return recorder.episode_start, list(recorder.actions), env._np_random, (before, now)
 
 
 def _check(env: Any, value: Any) -> None:
     _recorder_of(env)
-    episode_start, actions, _ = value
-    if not isinstance(actions, list) or not (episode_start is None or len(episode_start) == 4):
+    episode_start, actions, _, *attributes = value
+    kinds = [type(each) for pair in attributes for each in pair]
+    is_valid = isinstance(actions, list) and kinds in ([], [dict, dict])
+    if not is_valid or not (episode_start is None or len(episode_start) == 4):
         raise FaultError(
             "",
-            "expected an episode's start (four values or None) and a list of its actions, got "
-            f"{type_phrase(episode_start)} and {type_phrase(actions)}",
+            "expected an episode's start (four values or None), a list of actions and two dicts of "
+            f"attributes, got {type_phrase(episode_start)}, {type_phrase(actions)} and {kinds}",
         )
 
 
 def _load(env: Any, value: Any, _: Any) -> None:
-    episode_start, actions, generator = value
+    episode_start, actions, generator, *attributes = value
+    before, now = attributes[0] if attributes else ({}, {})  # states of 0.3.0 have none
     recorder = _recorder_of(env)
+    _set_attributes(env, copy.deepcopy(before))
     if episode_start is None:
         recorder.episode_start, recorder.actions = None, []
     else:
+        first, seed_before, seed, options = episode_start
         # Assigning the public `np_random` would set the seed to -1.
-        env._np_random, env._np_random_seed, seed, options = episode_start
+        env._np_random = seeded_generator(*first) if type(first) is tuple else first
+        env._np_random_seed = seed_before
         env.reset(seed=seed, options=options)
         for action in actions:
             env.step(action)
+    _check_replay(env, now)
+    _set_attributes(env, now)
     env._np_random = generator
+
+
+def _check_replay(env: Any, expected: dict[str, Any]) -> None:
+    """Raise if the replay led to another world; the reward's potential depends on all of it."""
+    for name in _OUTCOMES & expected.keys():
+        found, saved = vars(env).get(name), expected[name]
+        if node(found).head != node(saved).head:
+            raise FaultError(
+                f"{type(env).__qualname__}.{name}",
+                "a Box2D world is saved as the actions of its episode, and repeating them gave "
+                f"{found!r} instead of {saved!r}: something else changed the environment",
+            )
 
 
 def _refuse(env: Any, _: Any) -> Any:
