@@ -19,6 +19,7 @@ import pytest
 from comparing import assert_same
 from faulty_envs import be_killed, kill, wait
 from gymnasium import spaces
+from gymnasium.wrappers import RenderCollection
 from stateful_envs import Collector
 
 from xuance_envs import DummyVecEnv, EnvError, Gym_Env, StateError, SubprocVecEnv
@@ -627,6 +628,21 @@ def test_what_is_lost_while_states_are_loaded_or_cloned_is_given_them_again(
         assert_same(list(infos), list(told))
         for actions in ([1] * N, [2] * N, [0] * N) * 5:
             assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
+
+
+def test_frames_that_were_returned_are_not_returned_again() -> None:
+    def collecting() -> Any:
+        return RenderCollection(gymnasium.make("FrozenLake-v1", render_mode="rgb_array"))
+
+    with subproc([collecting] * 2) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step([0, 0])
+        envs.render(env_ids=[0])
+        envs.step([0, 0])
+        kill(envs, 0)
+        envs.step([0, 0])
+        assert [len(frames) for frames in envs.render()] == [2, 6]
 
 
 def test_what_is_lost_again_while_states_are_loaded_is_told() -> None:

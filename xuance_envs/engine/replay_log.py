@@ -28,7 +28,7 @@ MAX_SECONDS = 60.0
 _SPARE_STEPS = 16  # extra capacity for steps at which saving the states fails
 
 # Commands after which the log restarts.
-STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "load_states")
+STATE_CHANGING_COMMANDS = ("reset", "call", "set_attr", "apply", "render", "load_states")
 
 
 class ReplayLog:
