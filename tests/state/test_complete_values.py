@@ -219,6 +219,20 @@ class Resets:
         vars(self).update(state, number=0, counts={})
 
 
+class CountsWrites:
+    """Counts how often its attributes are set."""
+
+    __slots__ = ("counts", "number")
+
+    def __init__(self, number: int) -> None:
+        object.__setattr__(self, "counts", {0: 0})
+        object.__setattr__(self, "number", number)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        self.counts[-1] = self.counts.get(-1, 0) + 1
+
+
 class OwnDict(dict):  # type: ignore[type-arg]
     """Converts values when they are set, and again when they are listed."""
 
@@ -333,7 +347,7 @@ def counted(held: Any, action: int) -> float:
 
 
 LEAVE_OUT = [
-    *(LeavesOut, Recreated, Nested, Resets, Doubled, Money),
+    *(LeavesOut, Recreated, Nested, Resets, Doubled, Money, CountsWrites),
     *(OwnDict, OwnOrderedDict, OwnDefaultDict, OwnCounter, OwnList, OwnDeque, OwnSet),
 ]
 

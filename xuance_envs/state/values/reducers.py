@@ -73,9 +73,9 @@ _WITHOUT_ATTRIBUTES = datetime.date, datetime.time, datetime.timedelta, Decimal,
 @functools.cache
 def overrides_pickling(kind: Any) -> bool:
     """Return whether a class outside libraries has pickling methods that may leave data out."""
-    names = "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"
+    names = "__getstate__", "__reduce__", "__reduce_ex__"
     leaves_out = issubclass(kind, _WITHOUT_ATTRIBUTES) and not is_installed(kind.__module__)
-    return leaves_out or any(_defines(kind, name) for name in names)
+    return leaves_out or _changes_attributes(kind) or any(_defines(kind, name) for name in names)
 
 
 @functools.cache
@@ -83,6 +83,12 @@ def _defines(kind: Any, name: str) -> bool:
     methods = [base.__dict__.get(name) for base in kind.__mro__[:-1]]
     functions = [each for each in methods if isinstance(each, types.FunctionType)]
     return any(not is_installed(each.__module__ or "") for each in functions)
+
+
+def _changes_attributes(kind: Any) -> bool:
+    """Return whether a class outside libraries may change attributes while they are unpickled."""
+    sets_slots = bool(slots_of(kind)) and _defines(kind, "__setattr__")
+    return sets_slots or _defines(kind, "__setstate__")
 
 
 def hidden_attributes(value: Any) -> dict[str, Any]:
@@ -122,12 +128,12 @@ def reduce_container(value: Any) -> Any:
 
 
 def attributes_to_set(value: Any, hidden: dict[str, Any]) -> dict[str, Any]:
-    """Return the pickled attributes, which are set again because ``__setstate__`` may change them.
+    """Return the pickled attributes if they must be set again, as the class may change them.
 
     ``hidden`` has the attributes that are not pickled.
     """
     kind: Any = type(value)
-    if not _defines(kind, "__setstate__"):
+    if not _changes_attributes(kind):
         return {}
     return {name: item for name, item in attributes_of(value).items() if name not in hidden}
 
