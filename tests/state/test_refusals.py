@@ -52,6 +52,17 @@ def test_sockets_and_objects_of_native_libraries() -> None:
     assert "its library hides its state from Python" in refusal(WithOptions)
 
 
+class HoldsWorld(Collector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [importlib.import_module("Box2D").b2World().this]
+
+
+def test_objects_of_classes_without_a_module() -> None:
+    pytest.importorskip("Box2D")
+    assert "HoldsWorld.parts[0]: a SwigPyObject cannot be saved" in refusal(HoldsWorld)
+
+
 class Streaming(Collector):
     def __init__(self) -> None:
         super().__init__()

@@ -53,7 +53,12 @@ def type_phrase(value: Any) -> str:
 
 
 def class_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return f"{module_of(kind)}.{kind.__qualname__}".removeprefix(".")
+
+
+def module_of(kind: Any) -> str:
+    """Return the name of a class's module; an empty text if it has none, as SWIG's classes."""
+    return getattr(kind, "__module__", None) or ""
 
 
 def shortened(value: Any, limit: int = _MAX_TEXT) -> str:

@@ -23,7 +23,14 @@ import numpy as np
 
 from xuance_envs.state import rebuild
 from xuance_envs.state.ale import ALE_CLASS, REQUESTED_ATTRIBUTE
-from xuance_envs.state.faults import FaultError, MismatchError, class_name, type_name, type_phrase
+from xuance_envs.state.faults import (
+    FaultError,
+    MismatchError,
+    class_name,
+    module_of,
+    type_name,
+    type_phrase,
+)
 from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.layers import (
@@ -193,7 +200,7 @@ class StatePlan:
     def _caches(self) -> list[str]:
         """Return the names of method caches, which all objects of a class share."""
         kinds = [*self._kinds, *self.held.classes]
-        own = [b for kind in kinds for b in kind.__mro__ if not is_installed(b.__module__ or "")]
+        own = [b for kind in kinds for b in kind.__mro__ if not is_installed(module_of(b))]
         return [
             f"{kind.__qualname__}.{name}: functools.lru_cache"
             for kind in dict.fromkeys(own)

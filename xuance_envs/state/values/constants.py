@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import FaultError, MismatchError, without_addresses
+from xuance_envs.state.faults import FaultError, MismatchError, module_of, without_addresses
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.values.canonical import digest
 from xuance_envs.state.values.functions import (
@@ -122,7 +122,7 @@ def _attributes(kind: type) -> Iterator[tuple[str, Any]]:
     for name, value in found.items():
         if name.startswith("_" if is_enum else "__") or name == "_abc_impl" or is_space(value):
             continue  # spaces are compared in the fingerprint
-        if not (hasattr(type(value), "__get__") and is_standard(type(value).__module__)):
+        if not (hasattr(type(value), "__get__") and is_standard(module_of(type(value)))):
             yield f"class attribute: {kind.__qualname__}.{name}", value
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import FaultError, MismatchError, class_name
+from xuance_envs.state.faults import FaultError, MismatchError, class_name, module_of
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import Layer
 from xuance_envs.state.values.functions import full_name
@@ -121,7 +121,7 @@ def why_not_kept(value: Any) -> str | None:
 @functools.cache
 def why_refused(kind: Any) -> str | None:
     """Return the reason why objects of a type can be neither saved nor kept, or None."""
-    if kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
+    if module_of(kind).partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action":
         return "its library hides its state from Python"
     if kind in weakref.ProxyTypes:
         return "its target may no longer exist"

@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 from xuance_envs.state import rebuild
+from xuance_envs.state.faults import module_of
 
 
 def is_tensor(value: Any) -> bool:
@@ -17,7 +18,7 @@ def is_tensor(value: Any) -> bool:
 
 @functools.cache
 def _is_tensor_class(kind: Any) -> bool:
-    return any((base.__module__, base.__name__) == ("torch", "Tensor") for base in kind.__mro__)
+    return any((module_of(base), base.__name__) == ("torch", "Tensor") for base in kind.__mro__)
 
 
 class TensorStorage:
