@@ -23,6 +23,7 @@ from xuance_envs import (
     SubprocVecEnv,
     SyncVecEnv,
 )
+from xuance_envs.rollout.loop_state import generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder
 
 
@@ -143,3 +144,18 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
         expected = rollouts(collector, 1)
         collector.load_state_dict(state)
         assert_same(rollouts(collector, 1), expected)
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_generators_of_other_devices_than_cuda_are_saved(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = [torch.tensor([1, 2], dtype=torch.uint8)]
+    library = getattr(torch, kind)
+    monkeypatch.setattr(library, "get_rng_state", lambda *_: states[-1])
+    monkeypatch.setattr(library, "set_rng_state", lambda state, *_: states.append(state))
+    device = torch.device(kind)
+    saved = generators(device)
+    set_generators(saved, device)
+    assert saved[f"{kind}_generator"] == b"\1\2"
+    assert states[1].tolist() == [1, 2]

@@ -128,17 +128,28 @@ def _content(
 
 
 def generators(device: torch.device) -> dict[str, bytes]:
-    """Return the states of torch's generators, of the CPU and of a CUDA device."""
+    """Return the states of torch's generators, of the CPU and of a device such as CUDA or MPS."""
     found = {"torch_generator": torch.get_rng_state().numpy().tobytes()}
-    if device.type == "cuda":
-        found["cuda_generator"] = torch.cuda.get_rng_state(device).numpy().tobytes()
+    if hasattr(library := _library_of(device), "get_rng_state"):
+        state = library.get_rng_state(*_index_of(device))
+        found[f"{device.type}_generator"] = state.cpu().numpy().tobytes()
     return found
 
 
 def set_generators(state: Mapping[str, bytes], device: torch.device) -> None:
     torch.set_rng_state(byte_tensor(state["torch_generator"]))
-    if device.type == "cuda" and "cuda_generator" in state:
-        torch.cuda.set_rng_state(byte_tensor(state["cuda_generator"]), device)
+    saved = state.get(f"{device.type}_generator")
+    if saved is not None:
+        _library_of(device).set_rng_state(byte_tensor(saved), *_index_of(device))
+
+
+def _library_of(device: torch.device) -> Any:
+    """Return the module of a device other than the CPU, such as ``torch.cuda``, or None."""
+    return None if device.type == "cpu" else getattr(torch, device.type, None)
+
+
+def _index_of(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.type == "mps" else (device,)  # there is only one
 
 
 def byte_tensor(data: bytes) -> torch.Tensor:
