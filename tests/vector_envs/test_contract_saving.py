@@ -543,6 +543,24 @@ def test_an_interrupt_leaves_it_usable(make: Maker, what: str) -> None:
         assert_same(played(envs, [[1] * 3] * 3), expected)
 
 
+def test_an_interrupted_load_changes_all_environments_or_none() -> None:
+    with DummyVecEnv([Collector] * 3) as envs:
+        envs.reset(seed=1)
+        states, after = [], []
+        for steps in (4, 9):
+            played(envs, actions_for(envs, steps))
+            states.append(envs.save_state())
+            after.append(envs.step([1] * 3)[0])
+        number, came = 0, True
+        while came:
+            envs.load_state(states[0])
+            with Instant(number, [str(PACKAGE)]) as instant:
+                envs.load_state(states[1])
+            came, number = instant.came, number + 40
+            found = envs.step([1] * 3)[0]
+            assert any(np.array_equal(found, each) for each in after)
+
+
 def test_states_survive_pickling() -> None:
     with DummyVecEnv([Collector] * 2) as envs:
         envs.reset(seed=1)

@@ -183,6 +183,7 @@ class LocalDriver(ObjectDriver):
 class GroupDriver(LocalDriver, SavingDriver):
     def __init__(self, group: ResumableGroup) -> None:
         self._group = group
+        self._loads = False  # True if the current command loads states
         self.survives_fork = group.survives_fork
         first = group.recipe.first
         super().__init__(first, first + len(group.envs))
@@ -191,6 +192,17 @@ class GroupDriver(LocalDriver, SavingDriver):
     def submit_and_save(self, tag: int, packed: Any, *how: Any) -> None:
         command, arguments = packed or ("step", (None, tag))
         self.submit(tag, ("run_and_save", (command, arguments, *how)))
+        self._loads = command == "load_states"
+
+    @override
+    def submit(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
+        super().submit(tag, packed)
+        self._loads = packed[0] == "load_states"
+
+    @override
+    def discard(self) -> Any:
+        # An interrupted load is repeated, so that all environments have loaded their states.
+        return Driver.discard(self) if self._loads else super().discard()
 
     def _method(self, command: str) -> Callable[..., Any]:
         return self._group.command(command)

@@ -158,13 +158,14 @@ class GroupStates:
 
     def load_states(self, places: Sequence[int]) -> Outcome:
         acting_states = {}
-        prepared, self._prepared = self._prepared, {}
+        prepared = self._prepared
         found = [self._require(prepared, i, "load_state") for i in places]
         self._group.each("load_state", places, lambda _, one: one[1](), None, found)
         for i in places:
             leaves, info, pending, arguments = prepared[i][0]
             acting_states[i] = ActingState(leaves, info, bool(pending), arguments)
         outcome: Outcome = self._group.set_acting_states(acting_states)
+        self._prepared = {}  # only now: an interrupted load is repeated
         return outcome
 
     def discard_states(self) -> None:
