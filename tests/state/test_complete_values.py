@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import importlib
 import random
 import threading
@@ -17,6 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils import EzPickle
 from scripts import run_script
 
 from xuance_envs import DummyVecEnv, StateError, check_saving
@@ -231,6 +233,37 @@ class CountsWrites:
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
         self.counts[-1] = self.counts.get(-1, 0) + 1
+
+
+class Slotted:
+    """Adds slots to a class that has other ways of being pickled."""
+
+    __slots__ = ()
+
+    def filled(self, number: int) -> Any:
+        self.number, self.counts = number, {0: 0}  # type: ignore[misc]
+        return self
+
+
+class SlottedRandom(Slotted, random.Random):
+    __slots__ = "counts", "number"
+
+
+class SlottedError(Slotted, ValueError):
+    __slots__ = "counts", "number"
+
+
+class SlottedPartial(Slotted, functools.partial):  # type: ignore[type-arg]
+    __slots__ = "counts", "number"
+
+
+class SlottedPart(Slotted, EzPickle):
+    __slots__ = "counts", "number"
+
+
+@pytest.mark.parametrize("kind", [SlottedRandom, SlottedError, SlottedPartial, SlottedPart])
+def test_slots_of_subclasses_are_state(kind: Any) -> None:
+    assert_goes_on(lambda number: kind(*[print][: kind is SlottedPartial]).filled(number), counted)
 
 
 class OwnDict(dict):  # type: ignore[type-arg]

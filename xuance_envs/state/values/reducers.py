@@ -66,8 +66,11 @@ def inherited_reducer(kind: Any) -> Any:
     return BY_NAME.get(class_name(kind))
 
 
-_WITHOUT_ATTRIBUTES = datetime.date, datetime.time, datetime.timedelta, Decimal, Fraction, PurePath
-"""Classes whose pickles leave out attributes that a subclass adds."""
+_WITHOUT_ATTRIBUTES = (
+    *(datetime.date, datetime.time, datetime.timedelta),
+    *(Decimal, Fraction, PurePath, functools.partial),
+)
+"""Classes whose pickles leave out attributes or slots that a subclass adds."""
 
 
 @functools.cache
@@ -317,7 +320,7 @@ def _reduce_random(value: random.Random) -> Any:
 
 
 def _reduce_random_subclass(value: random.Random) -> Any:
-    state = random.Random.getstate(value), vars(value)
+    state = random.Random.getstate(value), attributes_of(value)
     return NEW_OBJECT, (type(value),), state, None, None, rebuild.with_random
 
 
@@ -385,11 +388,12 @@ def _reduce_exception(value: BaseException) -> Any:
     if isinstance(kind.__init__, types.FunctionType):  # it may need other arguments
         make, arguments = NEW_OBJECT, (kind, *value.args)
     links = value.__cause__, value.__context__, value.__suppress_context__
-    return make, arguments, (state, links), None, None, rebuild.with_links
+    attributes = {**(state or {}), **dict(slot_items(value, slots_of(kind)))}
+    return make, arguments, (attributes, links), None, None, rebuild.with_links
 
 
 def _reduce_ez_pickle(value: Any) -> Any:
-    return NEW_OBJECT, (type(value),), vars(value), None, None, rebuild.with_attributes
+    return NEW_OBJECT, (type(value),), attributes_of(value), None, None, rebuild.with_attributes
 
 
 def _reduce_surface(value: Any) -> Any:
