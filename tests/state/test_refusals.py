@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import socket
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,40 @@ class HoldsWorld(Collector):
 def test_objects_of_classes_without_a_module() -> None:
     pytest.importorskip("Box2D")
     assert "HoldsWorld.parts[0]: a SwigPyObject cannot be saved" in refusal(HoldsWorld)
+
+
+bullet = types.ModuleType("pybullet")
+
+
+class Physics:
+    def advance(self) -> None:
+        bullet.stepSimulation()
+
+
+class HoldsPhysics(Collector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.physics = [Physics()]
+
+
+class IsPhysics(Collector):
+    advance = Physics.advance
+
+
+class RestoresPhysics(HoldsPhysics):
+    def __env_state__(self) -> Any:
+        return self.steps
+
+    def __set_env_state__(self, value: Any) -> None:
+        self.steps = value
+
+
+@pytest.mark.parametrize("kind", [HoldsPhysics, IsPhysics])
+def test_libraries_that_hold_the_state_themselves(kind: Any) -> None:
+    assert "Physics keeps its state in pybullet" in refusal(kind)
+    with DummyVecEnv([RestoresPhysics]) as envs:
+        envs.reset(seed=1)
+        envs.load_state(envs.save_state())
 
 
 class Streaming(Collector):

@@ -45,7 +45,15 @@ from xuance_envs.state.values.canonical import first_difference
 from xuance_envs.state.values.constants import Constants, Facts
 from xuance_envs.state.values.functions import CodeIndex, is_installed
 from xuance_envs.state.values.graph import Attributes, follow, step_text
-from xuance_envs.state.values.held_values import FOREIGN, Kept, Path, Walk, name_of, why_not_kept
+from xuance_envs.state.values.held_values import (
+    FOREIGN,
+    Kept,
+    Path,
+    Walk,
+    library_with_state,
+    name_of,
+    why_not_kept,
+)
 from xuance_envs.state.values.reducers import memory_owner
 
 PROTOCOL = 5
@@ -101,6 +109,8 @@ class StatePlan:
         self._kinds = [*map(type, self._objects)]
         self.held = Walk(self.layers, self.known)
         self._keep(self.held.found.values())
+        if all(kept.handler in (None, FOREIGN) for kept in self.kept):
+            self._check_libraries()
         self.resources += self._caches()
         self.excluded_names = [" ".join(layer.excluded) for layer in self.layers]
         self._slotted_layers = [layer for layer in self.layers if layer.slots]
@@ -196,6 +206,14 @@ class StatePlan:
             else:
                 self.kept_numbers[id(kept.obj)] = len(self.kept)
             self.kept.append(kept)
+
+    def _check_libraries(self) -> None:
+        """Raise a fault if the environment's state is outside of all objects, in a library."""
+        for kind in (*self._kinds, *self.held.classes):
+            library = library_with_state(kind)
+            if library is not None:
+                reason = f"cannot be saved: {kind.__qualname__} keeps its state in {library}"
+                raise self.fault((0,), self.layers[0].obj, reason)
 
     def _caches(self) -> list[str]:
         """Return the names of method caches, which all objects of a class share."""

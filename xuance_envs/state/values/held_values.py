@@ -23,7 +23,7 @@ import numpy as np
 from xuance_envs.state.faults import FaultError, MismatchError, class_name, module_of
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import Layer
-from xuance_envs.state.values.functions import full_name
+from xuance_envs.state.values.functions import full_name, functions_of_class, nested_codes
 from xuance_envs.state.values.graph import ATOMIC, parts_of
 from xuance_envs.state.values.reducers import BUFFERS, has_foreign_memory, memory_owner
 
@@ -129,6 +129,25 @@ def why_refused(kind: Any) -> str | None:
         if (reason := _REFUSED.get(class_name(base))) is not None:
             return reason
     return None
+
+
+_OUTSIDE_OBJECTS = frozenset(
+    {"pybullet", "pybullet_utils", "nes_py", "multi_agent_ale_py", "traci", "libsumo"}
+)
+"""Libraries whose simulations are in the library itself; objects only hold their numbers."""
+
+
+@functools.cache
+def library_with_state(kind: Any) -> str | None:
+    """Return the library in which objects of a class keep their state, or None."""
+    found = [module_of(base) for base in kind.__mro__]
+    for base in kind.__mro__:
+        for _, function in functions_of_class(base):
+            names = [name for code in nested_codes(function.__code__) for name in code.co_names]
+            values = map(function.__globals__.get, names)
+            found += [value.__name__ for value in values if isinstance(value, types.ModuleType)]
+    roots = (module.partition(".")[0] for module in found)
+    return next((root for root in roots if root in _OUTSIDE_OBJECTS), None)
 
 
 def _save_foreign(array: Any, _: Any) -> tuple[bytes, str, tuple[int, ...]]:
