@@ -7,6 +7,7 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
+from enum import Enum, IntEnum
 from typing import Any
 
 import msgpack
@@ -171,6 +172,15 @@ def test_large_uniform_bounds_are_not_spelled_out() -> None:
 def test_subclasses_travel_as_what_they_derive_from() -> None:
     assert_same(through(WireFormat.JSON, OrderedDict(a=1)), {"a": 1})
     assert_same(through(WireFormat.MSGPACK, np.str_("text")), "text")
+
+
+class Color(str, Enum):
+    RED = "red"
+
+
+def test_a_member_of_an_enum_travels_as_its_value() -> None:
+    given = {"color": Color.RED, "level": IntEnum("Level", ["LOW"])(1), Color.RED: True}
+    assert_same(through(WireFormat.JSON, given), {"color": "red", "level": 1, "red": True})
 
 
 @pytest.mark.parametrize(

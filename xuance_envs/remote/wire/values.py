@@ -45,6 +45,15 @@ logger = logging.getLogger("xuance_envs")
 MAX_COLLIDING = 64
 
 
+# Conversions from subclasses, whose own methods may differ, such as ``__str__`` of an enum member.
+_EXACT: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    int: int.__int__,
+    float: float.__float__,
+}
+
+
 def to_wire(value: Any, depth: int = 0) -> Any:
     """Encode a value; a subclass is encoded as its base class, an ``OrderedDict`` as a dict."""
     kind = type(value)
@@ -111,14 +120,13 @@ def _encode(value: Any, depth: int) -> Any:
         if (name := value.dtype.name) not in DTYPES:
             raise WireError(f"cannot send a number of dtype {value.dtype}")
         return {TAG: "scalar", "dtype": name, "data": finite_or_name(value.item())}
-    base: type[Any]
-    for base in (str, bytes, int, float):
+    for base, exact in _EXACT.items():
         if isinstance(value, base):
-            return to_wire(base(value))
+            return to_wire(exact(value))
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
     if hasattr(value, "__array__"):
         return to_wire(np.asarray(value), depth)
-    base = type(value)
-    raise WireError(f"cannot send a value of type {base.__module__}.{base.__qualname__}")
+    raise WireError(f"cannot send a value of type {name}")
 
 
 def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
