@@ -183,10 +183,23 @@ def test_a_member_of_an_enum_travels_as_its_value() -> None:
     assert_same(through(WireFormat.JSON, given), {"color": "red", "level": 1, "red": True})
 
 
+class Unconvertible:
+    """Value whose conversion to an array fails, like that of a tensor that needs gradients."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise RuntimeError("call detach first")
+
+
 @pytest.mark.parametrize(
     "value",
-    [object(), lambda: 0, np.array([object()]), np.array(["text"]), np.longdouble(1), 1j],
-    ids=["object", "function", "array of objects", "array of text", "longdouble", "complex"],
+    [
+        *(object(), lambda: 0, np.array([object()]), np.array(["text"]), np.longdouble(1), 1j),
+        *(np.ma.array([1, 2], mask=[0, 1]), np.ma.masked, Unconvertible()),
+    ],
+    ids=[
+        *("object", "function", "array of objects", "array of text", "longdouble", "complex"),
+        *("masked array", "masked", "unconvertible"),
+    ],
 )
 def test_what_cannot_travel_is_refused(value: Any) -> None:
     with pytest.raises(WireError, match="cannot send"):

@@ -113,6 +113,8 @@ def _encode(value: Any, depth: int) -> Any:
         if isinstance(value, kind):
             return {TAG: kind.__name__, "items": [to_wire(item, depth) for item in value]}
     if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise WireError("cannot send a masked array: send its data and its mask")
         if value.dtype.name not in DTYPES:
             raise WireError(f"cannot send an array of dtype {value.dtype}")
         return TaggedArray(np.asarray(value))
@@ -125,7 +127,11 @@ def _encode(value: Any, depth: int) -> Any:
             return to_wire(exact(value))
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     if hasattr(value, "__array__"):
-        return to_wire(np.asarray(value), depth)
+        try:
+            array = np.asarray(value)
+        except Exception as error:  # of the value's class, such as a tensor that needs gradients
+            raise WireError(f"cannot send a value of type {name}: {error}") from None
+        return to_wire(array, depth)
     raise WireError(f"cannot send a value of type {name}")
 
 
