@@ -524,11 +524,12 @@ def test_a_step_whose_answer_is_lost_is_not_made_twice(server: Server) -> None:
         proxy.close()
 
 
-def test_a_step_whose_reply_was_lost_stays_pending_if_its_repetition_is_refused(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", [200, 302, 401, 408, 429, 500])
+def test_a_step_whose_reply_was_lost_stays_pending_if_its_repetition_fails(
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     exchange = HttpTransport.exchange
-    answers = iter([ConnectionResetError("reset by peer"), Response(429, {}, b"")])
+    answers = iter([ConnectionResetError("reset by peer"), Response(status, {}, b"")])
 
     def lose(*args: Any) -> Response:
         answer = next(answers)
@@ -543,8 +544,9 @@ def test_a_step_whose_reply_was_lost_stays_pending_if_its_repetition_is_refused(
     ) as env:
         assert_same(env.reset(seed=0)[0][0], hand.reset(seed=0)[0])
         monkeypatch.setattr(HttpTransport, "exchange", lose)
-        with pytest.raises(errors.RemoteLimitError):
+        with pytest.raises(errors.RemoteError) as caught:
             env.step([1])
+        assert caught.value.status == status
         monkeypatch.undo()
         assert env.waiting
         assert_same(env.step_wait()[0][0][0], hand.step(1)[0])

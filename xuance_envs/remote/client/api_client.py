@@ -108,18 +108,19 @@ class ApiClient:
         wire_format = _WIRE_FORMATS.get(content_type)
         if wire_format is None and status < 300:
             got = shortened(content_type) if content_type else "no content type"
-            raise RemoteError(f"expected a reply in msgpack, got {got}", self.server, status)
+            text = f"expected a reply in msgpack, got {got}"
+            raise RemoteError(text, self.server, status) from lost
         try:
             answer = None if wire_format is None else loads(body, wire_format)
         except WireError as error:
             if status < 300:
                 text = f"the reply is not valid msgpack: {error}"
-                raise RemoteError(text, self.server, status) from None
+                raise RemoteError(text, self.server, status) from lost
             answer = None
         if 300 <= status < 400:
             location = redacted(headers.get("location", "another address"))[:200]
             text = f"the server redirects to {location}: use this address as base_url"
-            raise RemoteError(text, self.server, status)
+            raise RemoteError(text, self.server, status) from lost
         if status >= 400:
             refusal = error_of(status, answer, self.server)
             refusal.__cause__ = refusal.__cause__ or lost

@@ -32,6 +32,8 @@ T = TypeVar("T")
 # Seconds per attempt to close a session; the server kills a busy worker after five seconds.
 CLOSE_TIMEOUTS = (6.0, 2.0)
 MAX_DROPPED = 10_000  # states per drop request
+# Statuses of errors that a session replies and stores; None for a reply that cannot be decoded.
+_SESSION_STATUSES = (409, 422, None)
 
 
 class _PendingRequest(NamedTuple):
@@ -156,9 +158,10 @@ class RemoteSession:
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception as error:
-            # If a refusal has a cause, the server may have executed an earlier attempt.
-            is_refusal = isinstance(error, RemoteError) and error.is_refusal
-            if not is_refusal or error.__cause__ is None:
+            # If an error has a cause, the server may have executed an earlier attempt. The error is
+            # that attempt's reply only if the status is one of a session.
+            is_reply = not isinstance(error, RemoteError) or error.status in _SESSION_STATUSES
+            if is_reply or error.__cause__ is None:
                 self._pending = None
             raise
         self._pending = None
