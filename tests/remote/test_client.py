@@ -318,6 +318,9 @@ def test_an_environment_that_raises_is_told_as_it_is_everywhere(make: Made) -> N
         env.step([0, 1])
     assert caught.value.env_index == 1
     assert isinstance(caught.value.__cause__, ValueError)
+    env.reset_specific_envs([1])
+    with pytest.raises(errors.RemoteConflictError, match="call reset first: environment 0"):
+        env.step([0, 0])  # environment 0 has made a step whose results are lost
     env.reset()
     with pytest.raises(errors.WorkerDiedError, match="exited with code 7"):
         env.step([0, 2])

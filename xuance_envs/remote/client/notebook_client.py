@@ -183,7 +183,9 @@ class StudentGymEnvVectorized:
 
         Raises:
             ValueError: the actions do not match the action space; no environment was stepped.
-            RemoteConflictError: an environment was never reset.
+            EnvError: an environment raised. All environments need a reset, because the results of
+                those that had already stepped are lost.
+            RemoteConflictError: an environment needs a reset.
         """
         self._check(idle=False)
         try:

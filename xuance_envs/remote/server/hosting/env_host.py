@@ -172,9 +172,10 @@ class EnvHost:
         return await self._run_command(run)
 
     def check_ready(self, envs: Sequence[int]) -> None:
-        """Raise if an environment without autoreset has not been reset."""
+        """Raise if an environment without autoreset needs a reset."""
         if not self.auto_reset and (unready := self._needs_reset.intersection(envs)):
-            text = f"call reset first: environment {min(unready)} has no running episode"
+            reason = "has no running episode, or its last step request failed"
+            text = f"call reset first: environment {min(unready)} {reason}"
             raise RefusedError(409, "reset", text)
 
     async def step(self, message: messages.Step, wire_format: WireFormat, large: bool) -> bytes:
@@ -218,13 +219,13 @@ class EnvHost:
             try:
                 answer, steps = commands.repeat(self._vec_env, envs, message)
             except EnvError as error:
-                env, cause = error.env_index, error.__cause__
+                cause = error.__cause__
+                self._needs_reset.update(envs)  # the results of the others are lost
                 if isinstance(cause, TooLargeError):
-                    self._needs_reset.update(envs)
                     text = f"{cause}; reset the environments of this request first"
                     raise RefusedError(413, "reply", text) from None
-                self._needs_reset.add(env)
-                raise EnvError(env, "step", error.reason, error.env_traceback) from cause
+                index, reason = error.env_index, error.reason
+                raise EnvError(index, "step", reason, error.env_traceback) from cause
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 error.command = "step"  # the client's command, which the worker runs as a call
                 raise
