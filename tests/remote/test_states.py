@@ -19,6 +19,7 @@ from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 from xuance_envs import DummyVecEnv, EnvStates, RemoteVecEnv, errors
 from xuance_envs.engine.system.current import system
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
+from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting import sessions
 from xuance_envs.remote.server.hosting.env_host import EnvHost
@@ -114,6 +115,27 @@ def test_students_are_told_what_cannot_be(server: Server) -> None:
         env.step([1, 1])
     with pytest.raises(errors.ClosedVecEnvError):
         env.save_state()
+
+
+@pytest.mark.parametrize("load", ["load_state", "clone_state"])
+def test_a_load_whose_reply_is_lost_closes_the_environments(
+    server: Server, monkeypatch: pytest.MonkeyPatch, load: str
+) -> None:
+    original = ApiClient._send_with_retries
+
+    def lose(self: ApiClient, *args: Any) -> Any:
+        original(self, *args)
+        raise errors.RemoteUnreachableError("no reply", self.server)
+
+    with RemoteVecEnv(server.url, "Counting", 2, seed=3) as envs:
+        envs.reset()
+        arguments = (envs.save_state(),) if load == "load_state" else (0, 1)
+        envs.step([1, 1])
+        with monkeypatch.context() as patch:
+            patch.setattr(ApiClient, "_send_with_retries", lose)
+            with pytest.raises(errors.RemoteUnreachableError):
+                getattr(envs, load)(*arguments)
+        assert envs.closed, "buf_obs may differ from the environments' states"
 
 
 # --- handles ------------------------------------------------------------------------------------

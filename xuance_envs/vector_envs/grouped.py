@@ -348,7 +348,7 @@ class GroupedVecEnv(VecEnv):
     ) -> tuple[Any, StepInfos]:
         """Run ``load``, then restore the buffers of the loaded environments."""
         before = self._last.get()
-        infos = self._close_on_error(state_unknown_after, load)
+        infos = self._close_on_error(_may_have_loaded, load)
         envs = np.array(ids, dtype=np.intp)
         self._never_reset.difference_update(ids)
         self._last.arrays_are_current = False
@@ -371,6 +371,13 @@ class GroupedVecEnv(VecEnv):
     @override
     def close_extras(self) -> None:
         self._groups.close()
+
+
+def _may_have_loaded(error: Exception) -> bool:
+    """Return whether environments may have been loaded although their results are unknown."""
+    if isinstance(error, RemoteError):
+        return error.status is None or error.status >= 500 or error.__cause__ is not None
+    return state_unknown_after(error)
 
 
 def _check_reset(command: str, ids: Iterable[int], never_reset: Container[int]) -> None:
