@@ -637,6 +637,20 @@ def test_a_reset_of_no_environments_keeps_it(cut: Any) -> None:
     assert cut.step_wait()[0][0].tolist() == [[0, 0, 2]]
 
 
+def test_clones_after_an_interrupted_reset_have_not_ended(
+    make: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make(2, 3)
+    env.reset()
+    env.step([0, 0])
+    assert env.get_terminated_env_indices() == [0, 1]
+    lose_replies(monkeypatch, True)
+    with pytest.raises(errors.RemoteUnreachableError):
+        env.reset()
+    env.clone_state(0, 1)
+    assert env.get_terminated_env_indices() == []
+
+
 def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) -> None:
     env = make(2, 1, "Mischievous")
     env.reset()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -137,14 +138,14 @@ class StudentGymEnvVectorized:
         if envs and self.waiting:
             with suppress(errors.EnvError):  # the reset below recovers from it
                 self._session.finish_pending()
-        result = self._start("vectorized_reset", envs, False, fields)
+        result = self._start("vectorized_reset", envs, lambda: False, fields)
         if envs:
             # Existing notebooks expect this exact message.
             logger.info("All %d environments reset successfully", len(envs))
         return result
 
     def _start(
-        self, path: str, envs: Sequence[int], ended: bool | Sequence[bool], fields: dict[str, Any]
+        self, path: str, envs: Sequence[int], ended: Callable[[], Any], fields: dict[str, Any]
     ) -> Start:
         """Send a request that resets environments or loads their states."""
         if not envs:
@@ -154,7 +155,7 @@ class StudentGymEnvVectorized:
         def parse(answer: Any) -> Start:
             arrays = batch_from_wire(self.observation_space, answer["observations"], len(envs))
             infos = infos_from_wire(answer["infos"], len(envs))
-            self._ended[list(envs)] = ended
+            self._ended[list(envs)] = ended()
             return arrays, infos
 
         return self._session.request(path, {"episode_ids": self._ids_of(envs), **fields}, parse)
@@ -272,7 +273,8 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(envs))
         operation = {"operation": "load", "states": self._session.state_numbers(state)}
-        return self._start("states", envs, state.extra(_ENDED) or (), operation)
+        ended = state.extra(_ENDED) or ()
+        return self._start("states", envs, lambda: ended, operation)
 
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
@@ -287,7 +289,8 @@ class StudentGymEnvVectorized:
         """
         self._check()
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
-        ended = [bool(self._ended[source]) for source in sources]
+        # Evaluated once, when the reply is decoded: a pending reset is finished first.
+        ended = cache(lambda: self._ended[sources])
         source_ids = [self.episode_ids[source] for source in sources]
         operation = {"operation": "clone", "sources": source_ids, "fork_rng": fork_rng}
         return self._start("states", targets, ended, operation)
