@@ -100,6 +100,8 @@ def test_keyword_arguments_and_names_that_the_operator_allows(server: Server) ->
             envs.call("close")
         with pytest.raises(errors.RemoteForbiddenError, match="--allow-get"):
             envs.get_attr("episode")
+        with pytest.raises(TypeError, match="expected strings as names, got 5"):
+            envs.reset(options={5: 1})
         assert envs.get_attr("length") == (5, 6), "it is still usable"
     with pytest.raises(errors.RemoteForbiddenError, match="--allow-kwarg"):
         RemoteVecEnv(server.url, "Counting", 1, env_kwargs={"number": 2})

@@ -45,7 +45,10 @@ _BOOL = np.dtype(np.bool_)
 def sendable(command: str, value: Any) -> Any:
     try:
         if isinstance(value, dict):  # named arguments, not a value
-            return {str(name): to_wire(item) for name, item in value.items()}
+            for name in value:
+                if not isinstance(name, str):
+                    raise WireError(f"expected strings as names, got {shortened(name)}")
+            return {to_wire(name): to_wire(item) for name, item in value.items()}
         return [to_wire(item) for item in value]
     except WireError as error:
         text = f"an argument of {command!r} cannot be sent to the server: {error}"
