@@ -132,6 +132,14 @@ def test_an_array_that_arrived_is_its_owners_to_write_to(form: WireFormat) -> No
     assert arrived.tolist() == [7, 1, 2]
 
 
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_a_batch_of_a_big_endian_space_arrives(form: WireFormat) -> None:
+    space = spaces.Box(-1, 1, (2,), np.dtype(">f4"))
+    batch = np.float32([[0.5, -1]])
+    node = loads(dumps(batch_to_wire(space, batch), form), form)
+    assert_same(batch_from_wire(space, node, 1), batch.astype(">f4"))
+
+
 def test_a_space_whose_keys_are_not_strings_travels() -> None:
     space = spaces.Dict(
         [(2, spaces.Discrete(3)), ("b", spaces.Text(4)), ((1, "x"), spaces.Box(0, 1))]

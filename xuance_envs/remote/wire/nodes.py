@@ -152,6 +152,8 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
         return _from_nested_list(node, dtype, shape)
     check_fields(node, "array")
     array = tagged_array(node)
+    if array.dtype != dtype and array.dtype == dtype.newbyteorder("="):
+        array = array.astype(dtype)  # messages have one byte order
     if array.dtype != dtype or array.shape != shape:
         raise WireError(
             f"expected an array of dtype {dtype} and shape {shape}, "
