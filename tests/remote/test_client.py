@@ -262,6 +262,18 @@ def test_numbers_below_one_are_refused(bad: Any) -> None:
         create_student_gym_env_vectorized(1, bad, None)
 
 
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+def test_a_timeout_that_is_none_is_refused(timeout: Any) -> None:
+    with pytest.raises(ValueError, match="timeout: expected seconds above 0"):
+        create_student_gym_env_vectorized(1, 1, None, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e9, np.float32(60)])
+def test_a_timeout_may_be_long(make: Made, timeout: Any) -> None:
+    env = make(1, 1, timeout=timeout)
+    assert env.reset(seed=3)[0].tolist() == [[3, 0, 0]]
+
+
 @pytest.mark.parametrize(
     "url",
     [

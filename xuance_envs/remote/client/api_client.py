@@ -63,7 +63,9 @@ class ApiClient:
             headers["Authorization"] = f"Bearer {token}"
         elif server.login:
             headers["Authorization"] = server.login
-        self._timeout = timeout
+        if not timeout > 0:  # also if it is NaN
+            raise ValueError(f"timeout: expected seconds above 0, or infinity, got {timeout!r}")
+        self._timeout = float(timeout)
         self._log_level = log_level
         self._transport = HttpTransport(server, headers, verify)
 

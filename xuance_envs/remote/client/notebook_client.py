@@ -347,7 +347,7 @@ def create_student_gym_env_vectorized(
         user_token: the user's token; None if the server requires none.
         base_url: the server's address.
         env_id: id of the environment; None if the server offers only one.
-        timeout: seconds to wait for the reply to a request.
+        timeout: seconds to wait for the reply to a request; may be infinite.
         share_frames: whether the server's status page may show rendered frames.
         verify: how to check the certificate of an ``https`` server, as for
             :class:`~xuance_envs.RemoteVecEnv`.
@@ -356,8 +356,8 @@ def create_student_gym_env_vectorized(
         The environments; call ``reset`` before the first step.
 
     Raises:
-        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address, token or ``verify`` is
-            invalid.
+        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address, token, ``timeout`` or
+            ``verify`` is invalid.
         EnvError: an environment could not be created.
         RemoteError: the server refuses a request or does not reply. Each cause has a derived class,
             such as :class:`~xuance_envs.errors.RemoteNotFoundError` for an unknown ``env_id``.

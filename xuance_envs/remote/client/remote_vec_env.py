@@ -60,14 +60,15 @@ class RemoteVecEnv(GroupedVecEnv):
         copy: False to return read-only views, which the next step or reset overwrites.
         check_actions: True to check that every action is in its space. False has no effect if the
             server requires this check.
-        timeout: seconds to wait for the reply to a request.
+        timeout: seconds to wait for the reply to a request; may be infinite.
         share_frames: whether the server's status page may show rendered frames.
         verify: how to check the certificate of an ``https`` server: True uses the system's
             certificate authorities, False skips the check. For other authorities, give an SSL
             context, or the path to a file or folder of CA certificates.
 
     Raises:
-        ValueError: ``num_envs`` is below 1, or the address, token, seed or ``verify`` is invalid.
+        ValueError: ``num_envs`` is below 1, or the address, token, seed, ``timeout`` or ``verify``
+            is invalid.
         TypeError: a keyword argument cannot be sent.
         EnvError: an environment could not be created.
         RemoteError: the server refuses a request or does not reply. Each cause has a derived class,

@@ -30,6 +30,8 @@ from xuance_envs.remote.client.address import Address, proxy_of
 # Limits on a response in bytes. MAX_FRAMING is for each piece of a body of unknown length.
 MAX_HEAD, MAX_BODY, MAX_FRAMING = 1 << 16, 1 << 30, 1 << 21
 
+_LONGEST_POLL = 86_400.0  # seconds; poll raises an error if it gets more than 24 days
+
 _PIECE = 1 << 16
 _HEAD_END = b"\r\n\r\n"
 _MAX_KNOWN_HEADS = 64  # per connection
@@ -173,8 +175,8 @@ class _Stream(io.RawIOBase):
 
     def wait(self, events: int) -> None:
         self._poll.register(self.socket, events)
-        if not self._poll.poll(_seconds_until(self.deadline) * 1e3):
-            raise TimeoutError("timed out")
+        while not self._poll.poll(min(_seconds_until(self.deadline), _LONGEST_POLL) * 1e3):
+            pass
 
     def _transfer(self, transfer: Callable[..., int], events: int, *arguments: Any) -> int:
         while True:
