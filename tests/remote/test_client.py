@@ -12,6 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -26,7 +27,7 @@ import pytest
 from comparing import assert_same
 from gymnasium import spaces
 from remote_envs import CountingEnv, SlowStepEnv
-from serving import ServerMaker
+from serving import ServerMaker, wait_until
 
 from xuance_envs import errors
 from xuance_envs.remote.client import (
@@ -675,6 +676,19 @@ def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) ->
         env.reset(seed=3)
     assert not env.waiting
     assert env.reset(seed=3)[0].tolist() == [[3, 1, 0], [4, 1, 0]], "it was made once"
+
+
+def test_two_threads_do_not_share_a_step(serve: ServerMaker) -> None:
+    server = serve({"Slow": SlowStepEnv})
+    with create_student_gym_env_vectorized(1, 20, None, base_url=server.url) as env:
+        env.reset()
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(env.step, [1])
+            wait_until(lambda: env.waiting)
+            with pytest.raises(errors.VecEnvError, match="another thread is using this Student"):
+                env.step([1])
+            assert len(first.result()[0][0]) == 20
+        assert env.step([1])[0][0][0].tolist() == [0, 0, 21]
 
 
 def test_all_environments_are_reset_in_the_given_order(make: Made) -> None:

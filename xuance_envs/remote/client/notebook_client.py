@@ -15,6 +15,7 @@ from xuance_envs import errors
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, shape_of_rewards
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.engine.system.exclusive import exclusive
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
@@ -86,7 +87,7 @@ class StudentGymEnvVectorized:
     def __init__(
         self, session: RemoteSession, num_envs: int, step_size: int, env_id: str | None
     ) -> None:
-        self._session = session
+        self._session = self._groups = session  # `exclusive` uses _groups
         self.closed = False
         self.num_envs = num_envs
         self.step_size = step_size
@@ -117,6 +118,7 @@ class StudentGymEnvVectorized:
         """
         return self.reset_specific_envs(range(self.num_envs), seed=seed)
 
+    @exclusive
     def reset_specific_envs(self, ids: Sequence[int], *, seed: Seeds = None) -> Start:
         """Start a new episode in some environments; the others continue.
 
@@ -160,6 +162,7 @@ class StudentGymEnvVectorized:
 
         return self._session.request(path, {"episode_ids": self._ids_of(envs), **fields}, parse)
 
+    @exclusive
     def step(self, actions: Any) -> Step:
         """Repeat each environment's action ``step_size`` times, or fewer if its episode ends.
 
@@ -207,6 +210,7 @@ class StudentGymEnvVectorized:
         """True if an interrupted step is pending."""
         return self._session.is_pending(STEP)
 
+    @exclusive
     def step_wait(self) -> Step:
         """Return the result of a :meth:`step` that was interrupted by Ctrl-C or a timeout.
 
@@ -241,6 +245,7 @@ class StudentGymEnvVectorized:
         """Return the number of environments whose episode has not ended."""
         return self.num_envs - int(self._ended.sum())
 
+    @exclusive
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """Save states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state` does.
 
@@ -258,6 +263,7 @@ class StudentGymEnvVectorized:
         handles = self._session.request("states", request, self._session.parse_handles)
         return EnvStates(handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
 
+    @exclusive
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> Start:
         """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
 
@@ -276,6 +282,7 @@ class StudentGymEnvVectorized:
         ended = state.extra(_ENDED) or ()
         return self._start("states", envs, lambda: ended, operation)
 
+    @exclusive
     def clone_state(
         self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
     ) -> Start:
@@ -295,6 +302,7 @@ class StudentGymEnvVectorized:
         operation = {"operation": "clone", "sources": source_ids, "fork_rng": fork_rng}
         return self._start("states", targets, ended, operation)
 
+    @exclusive
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
         """Return the results of ``render`` for the environments ``ids``, by default for all."""
         self._check()

@@ -100,7 +100,8 @@ class RemoteSession:
         """Check the server's version and open a session; close the connection on errors."""
         self._connection: ApiClient | WrongProcessProxy = connection
         self.server = connection.server
-        self._name = name
+        self.name = name
+        self.users: dict[int, bool] = {}  # threads in a request, for `exclusive`
         # Numbers of states whose handle no longer exists. Finalizers append to it at any time.
         self.released: deque[int] = deque()
         self._sequence = 0
@@ -133,7 +134,7 @@ class RemoteSession:
 
     def close_in_child(self, owner: int) -> None:
         """Make later requests raise; a forked child calls this."""
-        self._connection = WrongProcessProxy(self._name, owner)
+        self._connection = WrongProcessProxy(self.name, owner)
 
     def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
         """Finish a pending request, then send this one; the server executes it at most once."""
