@@ -32,8 +32,9 @@ T = TypeVar("T")
 # Seconds per attempt to close a session; the server kills a busy worker after five seconds.
 CLOSE_TIMEOUTS = (6.0, 2.0)
 MAX_DROPPED = 10_000  # states per drop request
-# Statuses of errors that a session replies and stores; None for a reply that cannot be decoded.
-_SESSION_STATUSES = (409, 422, None)
+# Statuses of errors that a repetition of the request would get again; None if the reply cannot be
+# decoded.
+_FINAL_STATUSES = (409, 413, 422, 500, None)
 
 
 class _PendingRequest(NamedTuple):
@@ -106,6 +107,7 @@ class RemoteSession:
         self.released: deque[int] = deque()
         self._sequence = 0
         self._pending: _PendingRequest | None = None
+        self._was_sent = False  # True if an attempt to send the pending request was interrupted
         try:
             connection.check_version()
             self._id = self._open(connection, share_frames)
@@ -141,7 +143,8 @@ class RemoteSession:
         if not self.is_pending(path, message):  # otherwise the pending request is the same
             if self._pending is not None:
                 self.finish_pending()
-            self._pending = _PendingRequest(path, self.next_request(message), parse)
+            new = _PendingRequest(path, self.next_request(message), parse), False
+            self._pending, self._was_sent = new
         return cast(T, self.finish_pending())
 
     def is_pending(self, path: str, message: Mapping[str, Any] | None = None) -> bool:
@@ -152,6 +155,7 @@ class RemoteSession:
 
     def finish_pending(self) -> Any:
         assert self._pending is not None
+        was_sent, self._was_sent = self._was_sent, True
         try:
             answer = self.send(self._pending.path, self._pending.content)
             with self.parsing():
@@ -159,10 +163,10 @@ class RemoteSession:
         except RemoteUnreachableError:
             raise  # still pending: the server may have executed it
         except Exception as error:
-            # If an error has a cause, the server may have executed an earlier attempt. The error is
-            # that attempt's reply only if the status is one of a session.
-            is_reply = not isinstance(error, RemoteError) or error.status in _SESSION_STATUSES
-            if is_reply or error.__cause__ is None:
+            # The server may have executed an earlier attempt, whose error is the cause of this one.
+            may_be_executed = was_sent or error.__cause__ is not None
+            is_final = not isinstance(error, RemoteError) or error.status in _FINAL_STATUSES
+            if is_final or not may_be_executed:
                 self._pending = None
             raise
         self._pending = None
