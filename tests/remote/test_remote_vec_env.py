@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +16,11 @@ import httpx
 import numpy as np
 import pytest
 from comparing import assert_same
+from interrupts import Instant
 from remote_envs import CountingEnv, cart_pole
 from serving import ServedProcess, ServerMaker, wait_until
 
+import xuance_envs
 from xuance_envs import errors
 from xuance_envs.engine.data import space_rows
 from xuance_envs.remote.client.api_client import ApiClient
@@ -238,6 +242,40 @@ def test_closing_while_a_step_hangs_takes_no_longer_than_ending_it(
     start = time.monotonic()
     envs.close()
     assert time.monotonic() - start < 20
+
+
+def test_an_interrupt_in_the_standard_library_hangs_nothing(envs: RemoteVecEnv) -> None:
+    folders = os.path.dirname(xuance_envs.__file__), os.path.dirname(threading.__file__)
+    envs.reset()
+    came, number = True, 0
+    while came:
+        with Instant(number, folders) as instant:
+            envs.step_async([0, 1, 0, 1])
+        came, number = instant.came, number + 1
+        if not envs.waiting:
+            envs.step_async([0, 1, 0, 1])
+        assert envs.step_wait()[1].tolist() == [1, 1, 1, 1]
+    assert number > 50
+
+
+def test_a_program_whose_server_is_silent_ends_before_the_timeout() -> None:
+    code = """
+import os, signal, sys
+from xuance_envs import RemoteVecEnv
+from xuance_envs.remote.client import remote_session
+remote_session.CLOSE_TIMEOUTS = (0.2,)
+envs = RemoteVecEnv(sys.argv[1], "CartPole-v1", 1, timeout=100)
+envs.reset()
+os.kill(int(sys.argv[2]), signal.SIGSTOP)
+envs.step_async([0])
+"""
+    served = ServedProcess("--env", "CartPole-v1")
+    try:
+        program = [sys.executable, "-c", code, served.url, str(served.pid)]
+        assert subprocess.run(program, timeout=60).returncode == 0
+    finally:
+        os.kill(served.pid, signal.SIGCONT)
+        served.close()
 
 
 @pytest.mark.slow("waits for retries to end")

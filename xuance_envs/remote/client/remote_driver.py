@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from functools import partial
 from time import monotonic
@@ -28,6 +27,7 @@ from xuance_envs.engine.group.outcome import (
     StepExtras,
 )
 from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.system.doorbell import Doorbell
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
@@ -41,6 +41,11 @@ from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
+_Reply = tuple[Any, BaseException | None]  # value and error
+
+# Longest wait in seconds for a lock, which Ctrl-C does not interrupt on Windows.
+_POLL_INTERVAL = 0.1
+
 
 def sendable(command: str, value: Any) -> Any:
     try:
@@ -53,6 +58,59 @@ def sendable(command: str, value: Any) -> Any:
     except WireError as error:
         text = f"an argument of {command!r} cannot be sent to the server: {error}"
         raise TypeError(text) from None
+
+
+class _Sender:
+    """Thread that sends one request at a time.
+
+    Ringing its doorbell twice is harmless, so an interrupt may arrive between any two bytecodes. An
+    interrupted call of an executor could leave a lock locked.
+    """
+
+    def __init__(self, wake: Callable[[], Any]) -> None:
+        self.request: Callable[[], Any] | None = None  # until the thread takes it
+        self.reply: _Reply | None = None
+        self._wake = wake
+        self._is_ending = False
+        self._doorbell, self._replied = Doorbell(), Doorbell()
+        threading.Thread(target=self._serve, name="xuance_envs-remote", daemon=True).start()
+
+    def start(self) -> None:
+        self._doorbell.ring()
+
+    def wait(self, deadline: float | None) -> _Reply:
+        """Return the reply; raise TimeoutError after the deadline."""
+        while self.reply is None:
+            if self.request is not None:  # an interrupt may have prevented start()
+                self.start()
+            left = _POLL_INTERVAL if deadline is None else deadline - monotonic()
+            if not self._replied.wait(min(max(0.0, left), _POLL_INTERVAL)) and left <= 0:
+                raise TimeoutError
+        return self.reply
+
+    def end(self) -> None:
+        """Make the thread end after its request."""
+        self._is_ending = True
+        self._doorbell.ring()
+
+    def _serve(self) -> None:
+        while True:
+            while (request := self.request) is None:
+                if self._is_ending:
+                    return
+                self._doorbell.wait()
+            self.request = None
+            value, failure = None, None
+            try:
+                value = request()
+            except BaseException as error:
+                failure = error
+            self.reply = value, failure
+            # While the thread waits, its frame must not keep the session and the reply alive.
+            del request, value, failure
+            self._replied.ring()
+            with suppress(OSError):  # closed in the meantime
+                self._wake()
 
 
 class RemoteDriver(Driver):
@@ -71,14 +129,16 @@ class RemoteDriver(Driver):
         self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
         self._step_frames = StepFrameReader(arrays)
         self._frame_was_last = self._after_frame = False
-        self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
         self.blocking = False  # True if the calling thread sends the next step itself
         sockets = ExitStack()
         self._close_sockets = weakref.finalize(self, sockets.close)
-        self._wake_reader, self._wake_writer = map(sockets.enter_context, socket.socketpair())
+        self._wake_reader, wake_writer = map(sockets.enter_context, socket.socketpair())
         self._wake_reader.setblocking(False)
         self.fds = (self._wake_reader.fileno(),)
-        self._wait_reply: Callable[[float | None], Any] | None = None
+        self._sender = _Sender(partial(wake_writer.send, b"!"))
+        sockets.callback(self._sender.end)
+        self._wait: Callable[[float | None], _Reply] | None = None
+        self._reply: _Reply | None = None
         self._parse: Callable[[Any], Any] = identity
         self._result: Any = None
         self._failed = False
@@ -142,41 +202,38 @@ class RemoteDriver(Driver):
         self, tag: int, path: str, message: Mapping[str, Any], parse: Callable[[Any], Any]
     ) -> None:
         send = partial(self._session.send, path, self._session.next_request(message))
-
-        def resend(timeout: float | None) -> Any:
-            return send() if blocking else self._thread.submit(send).result(timeout)
-
-        blocking = self.blocking
-        new = parse, resend, None, tag, self._frame_was_last, False
-        # One statement without calls, so that an interrupt cannot split it.
-        self._parse, self._wait_reply, self._result, self.tag, self._after_frame, self._failed = new
-        if not blocking:
-            reply = self._thread.submit(send)
-            reply.add_done_callback(self._wake)
-            self._wait_reply = reply.result
-
-    def _wake(self, _: Future[Any]) -> None:
-        with suppress(OSError):  # closed in the meantime
-            self._wake_writer.send(b"!")
+        sender = self._sender
+        wait, request = (lambda _: (send(), None), None) if self.blocking else (sender.wait, send)
+        # Statements without calls, so that an interrupt cannot come in between.
+        self._parse, self._wait, self._reply, self._result = parse, wait, None, None
+        self.tag, self._after_frame, self._failed = tag, self._frame_was_last, False
+        sender.reply, sender.request = None, request
+        if request is not None:
+            sender.start()
 
     @override
     def result(self, deadline: float | None = None) -> Any:
-        if self._wait_reply is not None:
-            timeout = None if deadline is None else max(0.0, deadline - monotonic())
+        if self._wait is not None:
             try:
-                answer = self._wait_reply(timeout)
-            except FutureTimeoutError:
-                raise TimeoutError from None
+                if self._reply is None:
+                    self._reply = self._wait(deadline)
+                    self._sender.reply = None  # an error's traceback would keep this object alive
+                answer, error = self._reply
+                if error is not None:
+                    raise error
+            except TimeoutError:
+                raise
             except Exception:
                 self._failed = True
                 raise
             finally:
+                error = None  # its traceback refers to this frame
                 if not self.blocking:
                     with suppress(OSError):  # may be empty
                         self._wake_reader.recv(64)
             with self._session.parsing():
                 self._result = self._parse(answer)
-            self._wait_reply = None
+            self._wait = self._reply = None
         return self._result
 
     @override
@@ -189,9 +246,8 @@ class RemoteDriver(Driver):
         return StepTimes(**self._session.step_times())
 
     def close(self) -> None:
-        """Close the session, and shut down the thread after its current request."""
+        """Close the session, and end the thread after its current request."""
         self._session.close()
-        self._thread.shutdown(wait=False)
         self._close_sockets()
 
     def _parse_step(self, answer: Any) -> Outcome:
