@@ -263,7 +263,8 @@ def test_parts_are_chosen_by_indices_only() -> None:
     for index in (3, -4, [0, 3]):
         with pytest.raises(IndexError, match=r"into 3 states, got (3|-4)"):
             state[index]
-    for wrong in (True, [True, False, True], np.array([True, False, True]), 1.0, [0.0], "ab", None):
+    bools = [True, False, True]
+    for wrong in (True, bools, np.array(bools), 1.0, [0.0], "ab", None, iter([0])):
         with pytest.raises(
             TypeError, match="index: expected an int, a slice or a sequence of ints"
         ):

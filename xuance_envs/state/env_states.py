@@ -250,7 +250,7 @@ class EnvStates:
 def _indices(index: int | Sequence[int], count: int) -> list[int]:
     given = [index] if isinstance(index, (int, np.integer)) else index
     try:
-        if not _BOOLS.isdisjoint(map(type, given)):
+        if isinstance(given, Iterator) or not _BOOLS.isdisjoint(map(type, given)):
             raise TypeError
         found = list(map(operator.index, given))
     except TypeError:

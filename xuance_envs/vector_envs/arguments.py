@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,9 @@ def checked_env_ids(
             f"file, use save_state().save({str(env_ids)!r})"
         )
     try:
-        # Check bools first: operator.index accepts np.bool_ in NumPy 1.
-        if not _BOOLS.isdisjoint(map(type, env_ids)):
+        # Check bools first: operator.index accepts np.bool_ in NumPy 1. An iterator would be empty
+        # when it is read again.
+        if isinstance(env_ids, Iterator) or not _BOOLS.isdisjoint(map(type, env_ids)):
             raise TypeError
         ids = list(map(operator.index, env_ids))
     except TypeError:
