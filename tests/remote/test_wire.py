@@ -177,6 +177,16 @@ def test_large_uniform_bounds_are_not_spelled_out() -> None:
     assert space_from_wire(json.loads(message)) == space
 
 
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("low", [-np.inf, 0.0, np.array([0, -np.inf])], ids=str)
+def test_an_unbounded_box_of_integers_stays_unbounded(form: WireFormat, low: Any) -> None:
+    space = spaces.Box(low, np.inf, (2,), np.int32)
+    arrived = space_from_wire(loads(dumps(space_to_wire(space), form), form))
+    assert arrived == space
+    assert not arrived.is_bounded("above")
+    assert_same(samples(arrived, 3, 5), samples(space, 3, 5))
+
+
 def test_subclasses_travel_as_what_they_derive_from() -> None:
     assert_same(through(WireFormat.JSON, OrderedDict(a=1)), {"a": 1})
     assert_same(through(WireFormat.MSGPACK, np.str_("text")), "text")

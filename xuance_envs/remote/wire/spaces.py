@@ -27,6 +27,7 @@ T = TypeVar("T")
 # Encoder from a space to message fields; decoder from message fields and nesting depth.
 _Codec = tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], Space[Any]]]
 
+_BOUNDED = "bounded_below", "bounded_above"  # attributes of Box
 MAX_SPACE_ELEMENTS = 2**28  # even a small message could declare more
 
 
@@ -68,13 +69,21 @@ def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
 
 def _box_to_wire(space: spaces.Box) -> dict[str, Any]:
     bounds = {"low": _bound_to_wire(space.low), "high": _bound_to_wire(space.high)}
+    bounded = {name: getattr(space, name) for name in _BOUNDED}
+    if space.low.dtype.kind in "iu" and not all(each.all() for each in bounded.values()):
+        # An integer bound does not show that it stands for infinity.
+        bounds |= {name: _bound_to_wire(each) for name, each in bounded.items()}
     return {**bounds, "dtype": _dtype_to_wire(space), "shape": list(space.shape)}
 
 
 def _box_from_wire(node: Any, depth: int) -> spaces.Box:
     dtype, shape = dtype_from_wire(node["dtype"]), _limited_shape(node["shape"])
     low, high = (_bound_from_wire(node[name], dtype, shape) for name in ("low", "high"))
-    return spaces.Box(low, high, shape, dtype.type)
+    space = spaces.Box(low, high, shape, dtype.type)
+    for name in _BOUNDED:
+        if name in node:
+            setattr(space, name, _bound_from_wire(node[name], np.dtype(np.bool_), shape))
+    return space
 
 
 def _bound_to_wire(bound: NDArray[Any]) -> Any:
