@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -686,6 +688,12 @@ def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) ->
         env.reset(seed=3)
     assert not env.waiting
     assert env.reset(seed=3)[0].tolist() == [[3, 1, 0], [4, 1, 0]], "it was made once"
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_there_is_one_client_of_a_session(make: Made, duplicate: Any) -> None:
+    with pytest.raises(TypeError, match="cannot pickle or copy StudentGymEnvVectorized"):
+        duplicate(make(1, 1))
 
 
 def test_two_threads_do_not_share_a_step(serve: ServerMaker) -> None:

@@ -28,6 +28,7 @@ from xuance_envs.remote.client.transport import Verify
 from xuance_envs.remote.wire.nodes import array_from_wire
 from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos_from_wire
 from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
 from xuance_envs.vector_envs.arguments import Seeds, checked_env_ids, checked_states, seed_per_env
 from xuance_envs.vector_envs.last_results import checked_clones
 
@@ -43,7 +44,7 @@ STEP = "vectorized_step"
 _ENDED = "ended"  # key in saved states: True if the episode has ended
 
 
-class StudentGymEnvVectorized:
+class StudentGymEnvVectorized(Uncopyable, ClosedOnExit):
     """Environments on a server, with action repeat and without autoreset.
 
     :func:`~xuance_envs.create_student_gym_env_vectorized` creates this object. Use it as a context
@@ -316,12 +317,6 @@ class StudentGymEnvVectorized:
         """Close the session and its environments. Calling ``close`` again does nothing."""
         self.closed = True
         self._session.close()
-
-    def __enter__(self) -> StudentGymEnvVectorized:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         fields = f"num_envs={self.num_envs}, step_size={self.step_size}"
