@@ -14,11 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from interrupts import Instant
 from serving import TESTS, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import DummyVecEnv, EnvStates, RemoteVecEnv, errors
 from xuance_envs.engine.system.current import system
-from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
+from xuance_envs.remote.client import (
+    StudentGymEnvVectorized,
+    create_student_gym_env_vectorized,
+    remote_session,
+)
 from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.server.hosting import sessions
@@ -115,6 +120,20 @@ def test_students_are_told_what_cannot_be(server: Server) -> None:
         env.step([1, 1])
     with pytest.raises(errors.ClosedVecEnvError):
         env.save_state()
+
+
+def test_an_interrupted_save_keeps_its_states_if_it_is_repeated(server: Server) -> None:
+    came, number = True, 0
+    with student(server, 2, 1) as env:
+        env.reset(seed=3)
+        while came:
+            state = None
+            with Instant(number, [remote_session.__file__]) as instant:
+                state = env.save_state()
+            state = state or env.save_state()
+            assert env.load_state(state)[0].tolist() == [[3, 0, 0], [4, 0, 0]], instant.place
+            came, number = instant.came, number + 1
+    assert number > 20
 
 
 @pytest.mark.parametrize("load", ["load_state", "clone_state"])

@@ -67,7 +67,7 @@ class CreatedEnvs(NamedTuple):
         return None if is_all else [self.episode_ids[env] for env in envs]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _StateHandle:
     """Handle on a state; garbage collection releases the state on the server."""
 
@@ -76,7 +76,8 @@ class _StateHandle:
     released: deque[int]
 
     def __del__(self) -> None:
-        self.released.append(self.number)
+        with suppress(AttributeError):  # interrupted during its creation
+            self.released.append(self.number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,7 @@ class RemoteSession:
         self.users: dict[int, bool] = {}  # threads in a request, for `exclusive`
         # Numbers of states whose handle no longer exists. Finalizers append to it at any time.
         self.released: deque[int] = deque()
+        self._handles = weakref.WeakValueDictionary[int, _StateHandle]()
         self._sequence = 0
         self._pending: _PendingRequest | None = None
         self._was_sent = False  # True if an attempt to send the pending request was interrupted
@@ -157,7 +159,9 @@ class RemoteSession:
         assert self._pending is not None
         was_sent, self._was_sent = self._was_sent, True
         try:
-            answer = self.send(self._pending.path, self._pending.content)
+            # The reply to a repeated request may contain numbers that are in self.released.
+            send = self._post if was_sent else self.send
+            answer = send(self._pending.path, self._pending.content)
             with self.parsing():
                 parsed = self._pending.parse(answer)
         except RemoteUnreachableError:
@@ -205,10 +209,17 @@ class RemoteSession:
                 raise
 
     def parse_handles(self, answer: Any) -> list[RemoteSavedEnv]:
-        return [
-            RemoteSavedEnv(b"", b"", handle=_StateHandle(int(number), int(size), self.released))
-            for number, size in zip(answer["states"], answer["bytes"], strict=True)
-        ]
+        sizes = zip(map(int, answer["states"]), map(int, answer["bytes"]), strict=True)
+        return [RemoteSavedEnv(b"", b"", handle=self._handle(*each)) for each in sizes]
+
+    def _handle(self, number: int, size: int) -> _StateHandle:
+        """Return the only handle on a state, even if a reply is parsed again after an interrupt."""
+        handle = self._handles.get(number)
+        if handle is None:
+            with suppress(ValueError):
+                self.released.remove(number)
+            handle = self._handles[number] = _StateHandle(number, size, self.released)
+        return handle
 
     def state_numbers(self, state: EnvStates) -> list[int]:
         """Return the numbers of states that this session has saved."""
