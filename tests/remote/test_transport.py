@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from http.client import BadStatusLine, HTTPException, RemoteDisconnected, UnknownProtocol
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -172,6 +172,20 @@ def test_the_time_is_that_of_all_pieces_together(script: Script) -> None:
         ask(transport, server, seconds=0.5)
     assert monotonic() - start < 5
     assert ask(transport, server).body == b"hi", "the rest of the late answer came here"
+
+
+def test_a_reply_that_came_while_the_client_was_suspended(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, server = script([[OK]])
+    original = transport_module._Stream.send
+
+    def send(stream: transport_module._Stream, message: bytes) -> None:
+        original(stream, message)
+        sleep(0.6)
+
+    monkeypatch.setattr(transport_module._Stream, "send", send)
+    assert ask(transport, server, seconds=0.5).body == b"hi"
 
 
 def test_a_request_that_is_not_taken(script: Script) -> None:

@@ -175,8 +175,10 @@ class _Stream(io.RawIOBase):
 
     def wait(self, events: int) -> None:
         self._poll.register(self.socket, events)
-        while not self._poll.poll(min(_seconds_until(self.deadline), _LONGEST_POLL) * 1e3):
-            pass
+        # After the deadline, look once more: this process may have been suspended meanwhile.
+        seconds = self.deadline - monotonic()
+        while not self._poll.poll(max(0.0, min(seconds, _LONGEST_POLL)) * 1e3):
+            seconds = _seconds_until(self.deadline)
 
     def _transfer(self, transfer: Callable[..., int], events: int, *arguments: Any) -> int:
         while True:
@@ -204,7 +206,6 @@ class _Stream(io.RawIOBase):
             return None
         if not self.budget:
             raise _too_large("response head", MAX_HEAD)
-        _seconds_until(self.deadline)  # raises after the deadline, even if data keeps arriving
         room = min(len(buffer), self.budget)
         size = self._transfer(self.socket.recv_into, system.POLLIN, buffer, room)
         if not size and not self.may_end:
