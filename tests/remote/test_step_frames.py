@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
+from interrupts import Instant
 from serving import SETTINGS, ServerMaker
 
+import xuance_envs
 from xuance_envs import DummyVecEnv, RemoteVecEnv
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import StepSpaces
@@ -338,6 +341,17 @@ def test_a_reply_that_was_lost_does_not_lose_the_layout(
         with pytest.raises(RemoteError, match="broken on purpose"):
             envs.step([0, 1])
         assert driver._step_frames.number == 0
+
+
+def test_a_frame_is_read_again_after_an_interrupt(reply: dict[str, Any]) -> None:
+    came, number = True, 0
+    while came:
+        reader = new_reader()
+        with Instant(number, [os.path.dirname(xuance_envs.__file__)]) as instant:
+            reader.read(reply)
+        assert reader.read(reply) is new_reader().read(reply), instant.place
+        came, number = instant.came, number + 1
+    assert number > 20
 
 
 def test_a_frame_of_another_size_is_refused_with_both_sizes(reply: dict[str, Any]) -> None:

@@ -39,7 +39,6 @@ class GroupCodec:
 
     def _use(self, extents: Extents) -> None:
         """Select the arrays, and the parts of info arrays, that results contain."""
-        self._extents = extents
         masks = self._masks if extents.masks else ()
         infos = self._arrays.infos.first(*extents.infos)
         resets = self._arrays.reset_infos.first(*extents.resets)
@@ -50,6 +49,7 @@ class GroupCodec:
         rows = *self._reset_observations, resets.bytes
         self._end_rows = [array for array in rows if array.size]
         self._end_columns = [array for array in (resets.cells, resets.kinds) if array.size]
+        self._extents = extents  # last: after an interrupt, the next call selects again
 
     def actions(self) -> bytes:
         return b"".join(_contiguous(self._actions))
