@@ -255,8 +255,7 @@ class Ledger:
             self._after_submit()
 
     def receive(self, env_ids: NDArray[np.intp]) -> None:
-        self.in_flight.receive(env_ids)
-        if not self.in_flight.any:
+        if not self.in_flight.receive(env_ids):
             self.pending = _NOTHING
 
     def recall(self, fail: Callable[[], Any]) -> None:

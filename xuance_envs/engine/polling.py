@@ -169,13 +169,18 @@ class InFlight:
             self._collect(self._or_timed_out(poller.wait(busy, until)))
         return dict(sorted(ready.items()))
 
-    def receive(self, env_ids: NDArray[np.intp]) -> None:
-        """Mark the environments of all ready groups as received."""
+    def receive(self, env_ids: NDArray[np.intp]) -> bool:
+        """Mark the environments of all ready groups as received; return whether others are not.
+
+        An interrupt after that loses the results, so everything else comes before.
+        """
         requests = {k: request for k, request in self.requests.items() if k not in self._ready}
         envs = self.envs.copy()
         envs[env_ids] = False
+        are_left = bool(np.count_nonzero(envs))
         # No call in between, as in add.
         self.requests, self._ready, self._interrupted, self.envs = requests, {}, False, envs
+        return are_left
 
     def clear(self) -> None:
         """Mark all requests as received."""
