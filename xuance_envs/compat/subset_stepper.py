@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.groups import Groups, LocalGroups
@@ -40,7 +41,6 @@ class SubsetStepper(Stepper):
     def __init__(self, groups: Groups) -> None:
         super().__init__(groups)
         self._every = np.arange(self.num_envs)
-        self._envs_of = [np.arange(driver.lo, driver.hi) for driver in groups.drivers]
         self._numbers = itertools.count()
         observations, actions = self.arrays.observations, self.arrays.actions
         self._copy_observations = observations.copy_flat or observations.copy
@@ -53,9 +53,9 @@ class SubsetStepper(Stepper):
         self._action_rows = actions.flat if has_rows else None
         self._sent = np.zeros(self.num_envs, np.bool_)  # sent and not finished
         self._has_queued = False  # True if a sent environment waits for its group
-        # By group: the environments of the last request if it was a step, None if a command.
-        self._last_request: dict[int, NDArray[np.intp] | None] = {}
-        self._fatal_on_error: dict[int, bool] = {}
+        # By group: the environments of the last request if it was a step. If it was a command, a
+        # bool: whether every error is fatal.
+        self._last_request: dict[int, NDArray[np.intp] | bool] = {}
         self._replies: dict[int, Any] = {}  # replies to commands, by group
         # Results of finished steps: those still in the arrays, and those already copied.
         self._finished_in_arrays: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
@@ -82,8 +82,8 @@ class SubsetStepper(Stepper):
         """Step some environments, after discarding a step that an interrupt left pending."""
         self._discard_stale()
         self._action_writer.put(actions, envs)
-        by_group = self._by_group(envs)
-        packed = {k: self._pack_step(k, list(mine.values())) for k, mine in by_group.items()}
+        split = self._ledger.split_by_group(envs.tolist())
+        packed = {k: self._pack_step(driver, mine) for k, driver, mine in split}
         part = self._partial_step(self._run_commands(envs, packed).items(), envs)
         self._replies = {}
         return part
@@ -115,8 +115,7 @@ class SubsetStepper(Stepper):
             if not self._collect(left, 1 if one_at_a_time else min(missing, num_in_flight)):
                 break
             missing = wanted - self._num_finished()
-        if self._finished_in_arrays:
-            self._copy_finished()
+        self._free_arrays()
         parts, self._finished_parts = self._finished_parts, []
         return parts
 
@@ -137,37 +136,37 @@ class SubsetStepper(Stepper):
         self, envs: NDArray[np.intp], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
         self._discard_stale()
-        by_group = self._by_group(envs)
         kind = AttributeSetter if isinstance(function, AttributeSetter) else partial
-        catching, drivers = kind(_call_catching, function), self._groups.drivers
+        catching, ids = kind(_call_catching, function), envs.tolist()
+        arguments_of = dict(zip(ids, arguments, strict=True))
+        split = self._ledger.split_by_group(ids)
         packed = {
-            k: drivers[k].pack("apply", list(mine.values()), catching, [arguments[n] for n in mine])
-            for k, mine in by_group.items()
+            k: driver.pack(
+                "apply", driver.places_of(mine), catching, [*map(arguments_of.get, mine)]
+            )
+            for k, driver, mine in split
         }
-        results: list[Any] = [None] * len(envs)
-        for k, replies in self._run_commands(envs, packed, fatal_on_error=False).items():
-            for n, (error, value) in zip(by_group[k], replies, strict=True):
+        replies = self._run_commands(envs, packed, fatal_on_error=False)
+        results: dict[int, Any] = {}
+        for k, _, mine in split:
+            for env, (error, result) in zip(mine, replies[k], strict=True):
                 if error is not None:
                     raise error
-                results[n] = value
+                results[env] = result
         self._replies = {}
-        return results
+        return [results[env] for env in ids]
 
     def _discard_stale(self) -> None:
         """Check that the stepper is open, and discard an interrupted :meth:`step_all`."""
         self._groups.check_open()
         if self._ledger.stepping:
             self._finish_step()
-        if self._finished_in_arrays or self._replies:
-            self._free_arrays()
+        self._free_arrays()
 
     @property
     def in_flight(self) -> NDArray[np.intp]:
         """Environments that were sent and not received."""
-        sent = self._sent.copy()
-        for envs in self._finished_envs():
-            sent[envs] = True
-        return sent.nonzero()[0]
+        return np.unique(np.concatenate([*self._sent.nonzero(), *self._finished_envs()]))
 
     def _num_finished(self) -> int:
         return sum(map(len, self._finished_envs()))
@@ -178,34 +177,20 @@ class SubsetStepper(Stepper):
 
     def _free_arrays(self) -> None:
         """Copy results out of the arrays, because the next requests overwrite them."""
-        if self._finished_in_arrays:
-            self._copy_finished()
+        if finished := self._finished_in_arrays:
+            if not self._ledger.in_flight.requests.keys().isdisjoint(finished):
+                self._collect(0.0, start=False)  # finish a collection that was interrupted
+            stepped = [envs for envs, _ in finished.values()]
+            envs = stepped[0] if len(stepped) == 1 else np.concatenate(stepped)
+            part = self._partial_step([(k, outcome) for k, (_, outcome) in finished.items()], envs)
+            finished_parts = [*self._finished_parts, part]
+            # One statement without calls, so that an interrupt cannot separate the assignments.
+            self._finished_parts, self._finished_in_arrays = finished_parts, {}
         if self._replies:  # left by an interrupt
             replies = self._replies.items()
             outcomes = [(k, reply) for k, reply in replies if isinstance(reply, Outcome)]
             self._groups.info_collector.absorb(outcomes)
             self._replies = {}
-
-    def _copy_finished(self) -> None:
-        """Copy the results of finished steps out of the arrays."""
-        if not self._ledger.in_flight.requests.keys().isdisjoint(self._finished_in_arrays):
-            self._collect(0.0, start=False)  # finish a collection that was interrupted
-        finished = self._finished_in_arrays
-        stepped = [envs for envs, _ in finished.values()]
-        envs = stepped[0] if len(stepped) == 1 else np.concatenate(stepped)
-        part = self._partial_step([(k, outcome) for k, (_, outcome) in finished.items()], envs)
-        finished_parts = [*self._finished_parts, part]
-        # One statement without calls, so that an interrupt cannot separate the two assignments.
-        self._finished_parts, self._finished_in_arrays = finished_parts, {}
-
-    def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
-        """For each group, map positions in ``envs`` to positions in the group."""
-        drivers, group_of = self._ledger.drivers, self._ledger.group_of
-        found: dict[int, dict[int, int]] = {}
-        for n, env in enumerate(envs.tolist()):
-            k = group_of[env]
-            found.setdefault(k, {})[n] = env - drivers[k].lo
-        return found
 
     def _run_commands(
         self, envs: NDArray[np.intp], packed: Mapping[int, Any], fatal_on_error: bool = True
@@ -220,13 +205,13 @@ class SubsetStepper(Stepper):
                 raise
             return self._replies
         # Wait for interrupted commands too.
+        last_request = self._last_request
         while any(
-            [k in packed or self._last_request[k] is None for k in ledger.in_flight.requests]
+            [k in packed or isinstance(last_request[k], bool) for k in ledger.in_flight.requests]
         ):
             self._collect(None, start=False)
         self._free_arrays()
-        self._last_request.update(dict.fromkeys(packed))
-        self._fatal_on_error.update(dict.fromkeys(packed, fatal_on_error))
+        last_request.update(dict.fromkeys(packed, fatal_on_error))
         ledger.send_commands(envs, packed)
         while not self._replies.keys() >= packed.keys():
             self._collect(None, start=False)  # queued steps would overwrite the first replies
@@ -239,17 +224,16 @@ class SubsetStepper(Stepper):
         has_queued = False
         whole: list[int] = []
         packed: dict[int, Any] = {}
-        (sent,) = self._sent.nonzero()
-        for k, mine in self._by_group(sent).items():
+        for k, driver, mine in ledger.split_by_group(self._sent.nonzero()[0].tolist()):
             if k in ledger.in_flight.requests:
-                last_request = self._last_request[k]
-                has_queued |= last_request is None or len(last_request) < len(mine)
-            elif len(mine) == len(self._envs_of[k]):
-                self._last_request[k] = self._envs_of[k]
+                last = self._last_request[k]
+                has_queued |= isinstance(last, bool) or len(last) < len(mine)
+                continue
+            self._last_request[k] = np.array(mine)
+            if len(mine) == driver.hi - driver.lo:
                 whole.append(k)
             else:
-                self._last_request[k] = sent[list(mine)]
-                packed[k] = self._pack_step(k, list(mine.values()))
+                packed[k] = self._pack_step(driver, mine)
         if whole:
             ledger.send_step(
                 ledger.in_flight.envs_of(whole), whole, self._action_writer.packed(whole)
@@ -258,16 +242,16 @@ class SubsetStepper(Stepper):
             ledger.send_commands(np.concatenate([self._last_request[k] for k in packed]), packed)
         self._has_queued = has_queued
 
-    def _pack_step(self, k: int, places: Sequence[int]) -> Any:
+    def _pack_step(self, driver: Driver, envs: Sequence[int]) -> Any:
         """Pack a step of some environments of a group, for its driver."""
-        driver, actions = self._groups.drivers[k], self.arrays.actions
+        actions = self.arrays.actions
         lists: list[Any]
         if self._action_rows is not None:
             lists = [self._action_rows]
         else:
             lists = actions.objects or [list(self._read_actions())]
         given = [values[driver.lo : driver.hi] for values in lists]
-        return driver.pack("step", given, next(self._numbers), places)
+        return driver.pack("step", given, next(self._numbers), driver.places_of(envs))
 
     def _collect(self, timeout: float | None, wanted: int = 1, start: bool = True) -> bool:
         """Receive the next replies and start queued steps; return whether any reply arrived."""
@@ -275,14 +259,13 @@ class SubsetStepper(Stepper):
             ready = self._ledger.in_flight.wait(wanted, timeout)
         except Exception as error:
             self._ledger.check_not_closed(error)
-            failed = self._ledger.in_flight.failed_group
-            is_step = self._last_request[failed] is not None
-            self._fail_with(error, is_step or self._fatal_on_error[failed])
+            failed = self._last_request[self._ledger.in_flight.failed_group]
+            self._fail_with(error, failed is not False)
             raise
         self._ledger.check_not_closed()
         for k, reply in ready.items():
             envs = self._last_request[k]
-            if envs is None:
+            if isinstance(envs, bool):
                 self._replies[k] = reply
             else:
                 self._finished_in_arrays[k] = envs, reply
