@@ -112,7 +112,7 @@ class OfGymnasium:
 
     @property
     def waiting(self):
-        return self.envs._call.state is AsyncState.WAITING_STEP
+        return self.envs._call_state is AsyncState.WAITING_STEP
 
     def step(self, actions):
         self.envs.step_async(actions)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import FinishedStep, checked_number_rewards, raise_original
 from xuance_envs.compat.vector_arguments import as_batch, parse_reset
-from xuance_envs.compat.vector_results import InfoBatcher, StepResult, exchange_ended, merged_infos
+from xuance_envs.compat.vector_results import InfoBatching, StepResult, exchange_ended, merged_infos
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
@@ -51,7 +51,7 @@ def to_gymnasium(vec_env: VecEnv) -> GymnasiumVectorEnv:
     return GymnasiumVectorEnv(vec_env)
 
 
-class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
+class GymnasiumVectorEnv(InfoBatching, Uncopyable, gymnasium.vector.VectorEnv):
     """Gymnasium vector environment around a ``VecEnv``; see :func:`to_gymnasium`.
 
     Attributes:
@@ -72,7 +72,6 @@ class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
         self.observation_space = batch_space(vec_env.observation_space, self.num_envs)
         self.action_space = batch_space(vec_env.action_space, self.num_envs)
         self._layout = SpaceLayout(vec_env.observation_space)
-        self._batcher = InfoBatcher(self)
         self.closed = False
 
     def reset(
@@ -121,7 +120,7 @@ class GymnasiumVectorEnv(Uncopyable, gymnasium.vector.VectorEnv):
             final = exchange_ended(vec_env, self._layout, obs, envs.tolist(), first)
             obs = self._observations()
         if stepped is not None:
-            batched = self._batcher.batch_step(stepped, final, self._add_info)
+            batched = self._step_infos(stepped, final)
         else:
             batched = self._one_by_one(infos, envs, final)
         return obs, vec_env.exact_rewards, terminated.copy(), truncated.copy(), batched

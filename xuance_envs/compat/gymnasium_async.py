@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium import logger
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
@@ -17,8 +17,7 @@ from gymnasium.vector.utils import batch_space
 from xuance_envs._override import Unpack
 from xuance_envs.compat import env_functions
 from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
-from xuance_envs.compat.pending_call import PendingCall
-from xuance_envs.compat.stepping import WorkerStepper, raise_original
+from xuance_envs.compat.stepping import WorkerStepper, original_error, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
@@ -31,10 +30,10 @@ from xuance_envs.compat.vector_arguments import (
     parse_reset,
     worker_settings,
 )
-from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
+from xuance_envs.compat.vector_results import GymnasiumResults, StepResult
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.single_env import spaces_of
-from xuance_envs.errors import caller_stacklevel
+from xuance_envs.errors import EnvError, caller_stacklevel
 from xuance_envs.vector_envs.options import (
     SPLIT_OPTIONS,
     InSeries,
@@ -43,6 +42,8 @@ from xuance_envs.vector_envs.options import (
 )
 from xuance_envs.vector_envs.signatures import with_options
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+
+_T = TypeVar("_T")
 
 
 @with_options(ProcessOptions, SyncVectorEnv, SubprocVecEnv)
@@ -152,9 +153,9 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             stepper.close()
             raise
         self._stepper = stepper
-        self._batcher = InfoBatcher(self)
         self._envs_reset = np.arange(self.num_envs)
-        self._call = PendingCall(stepper)
+        self._call_state = AsyncState.DEFAULT
+        self._late: Callable[[], Any] | None = None  # finishes the call that timed out
 
     def _describe(self, stepper: WorkerStepper) -> None:
         """Set the spaces and metadata, and check that the environments' spaces are compatible."""
@@ -175,22 +176,22 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
         """Start a reset, with the arguments and errors of ``SyncVectorEnv.reset``."""
-        if self._stepper is None:
-            super().reset_async(seed, options)  # type: ignore[arg-type]  # narrower in Gymnasium
-            return
+        stepper = self._stepper
+        if stepper is None:
+            return super().reset_async(seed, options)  # type: ignore[arg-type]  # narrower there
         self._assert_is_running()
-        envs, seeds, options = parse_reset(self.num_envs, seed, options, self._call.check_none)
-        self._call.finish_late()
-        self._stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
+        envs, seeds, options = parse_reset(self.num_envs, seed, options, self._check_no_call)
+        self._finish_late(stepper)
+        stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
         self._envs_reset = envs
-        self._call.state = AsyncState.WAITING_RESET
+        self._call_state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Finish the reset; return results in the form of ``SyncVectorEnv.reset``."""
-        if self._stepper is None:
+        stepper = self._stepper
+        if stepper is None:
             return super().reset_wait(timeout)
-        self._assert_is_running()
-        infos = self._call.finish(AsyncState.WAITING_RESET, self._stepper.finish_reset, timeout)
+        infos = self._finish(stepper, AsyncState.WAITING_RESET, stepper.finish_reset, timeout)
         return self._reset_result(infos, self._envs_reset)
 
     # -- step -------------------------------------------------------------------------
@@ -199,43 +200,40 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         """Start a step with a batch of actions from ``action_space``."""
         stepper = self._stepper
         if stepper is None:
-            super().step_async(actions)
-            return
+            return super().step_async(actions)
         self._assert_is_running()
-        call = self._call
-        if call.state is not AsyncState.DEFAULT or stepper.pending:
-            call.check_none("step_async")
-            call.finish_late()
+        if self._call_state is not AsyncState.DEFAULT or stepper.pending:
+            self._check_no_call("step_async")
+            self._finish_late(stepper)
         stepper.start_step(as_batch(self.single_action_space, actions))
-        call.state = AsyncState.WAITING_STEP
+        self._call_state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
         """Finish the step; return results in the form of ``SyncVectorEnv.step``."""
         stepper = self._stepper
         if stepper is None:
             return super().step_wait(timeout)
-        self._assert_is_running()
-        step = self._call.finish(AsyncState.WAITING_STEP, stepper.finish_step, timeout)
-        return self._step_result(step)
+        return self._step_result(
+            self._finish(stepper, AsyncState.WAITING_STEP, stepper.finish_step, timeout)
+        )
 
     # -- calls ------------------------------------------------------------------------
 
     def call_async(self, name: str, /, *args: object, **kwargs: object) -> None:
         """Start calling a method, or reading an attribute, of each environment."""
         if self._stepper is None:
-            super().call_async(name, *args, **kwargs)
-            return
+            return super().call_async(name, *args, **kwargs)
         stepper = self._idle_stepper("call_async")
         arguments = [(name, args, kwargs)] * self.num_envs
         stepper.start_apply(env_functions.call_wrapper_attr, arguments)
-        self._call.state = AsyncState.WAITING_CALL
+        self._call_state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Finish the calls and return a tuple of their results."""
-        if self._stepper is None:
+        stepper = self._stepper
+        if stepper is None:
             return super().call_wait(timeout)
-        self._assert_is_running()
-        return self._call.finish(AsyncState.WAITING_CALL, self._stepper.finish_apply, timeout)
+        return self._finish(stepper, AsyncState.WAITING_CALL, stepper.finish_apply, timeout)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each environment: one value for all, or a list or tuple of values.
@@ -245,8 +243,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         """
         stepper = self._stepper
         if stepper is None:
-            super().set_attr(name, values)
-            return
+            return super().set_attr(name, values)
         self._assert_is_running()
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
@@ -255,11 +252,11 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 "Values must be a list or tuple with length equal to the number of environments. "
                 f"Got `{len(values)}` values for {self.num_envs} environments."
             )
-        self._call.check_none("set_attr")
-        self._call.finish_late()
+        self._check_no_call("set_attr")
+        self._finish_late(stepper)
         setter = AttributeSetter(env_functions.set_wrapper_attr)
         stepper.start_apply(setter, [(name, value) for value in values])
-        self._call.report(stepper.finish_apply)
+        self._report(stepper.finish_apply)
 
     def _idle_stepper(self, what: str) -> WorkerStepper:
         if self._stepper is None:
@@ -268,9 +265,65 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 "implementation"
             )
         self._assert_is_running()
-        self._call.check_none(what)
-        self._call.finish_late()
+        self._check_no_call(what)
+        self._finish_late(self._stepper)
         return self._stepper
+
+    # -- the pending call, with Gymnasium's errors and messages -----------------------
+
+    def _check_no_call(self, what: str) -> None:
+        if self._call_state is not AsyncState.DEFAULT:
+            pending = str(self._call_state.value)
+            raise AlreadyPendingCallError(
+                f"Calling `{what}` while waiting for a pending call to `{pending}` to complete.",
+                pending,
+            )
+
+    def _finish(
+        self,
+        stepper: WorkerStepper,
+        state: AsyncState,
+        finish: Callable[[], _T],
+        timeout: float | None,
+    ) -> _T:
+        """Wait for the pending call, which must be of the given kind."""
+        self._assert_is_running()
+        if self._call_state is not state:
+            raise NoAsyncCallError(
+                f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.",
+                state.value,
+            )
+        if timeout is not None and not stepper.ready(timeout):
+            self._late, self._call_state = finish, AsyncState.DEFAULT
+            raise multiprocessing.TimeoutError(
+                f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
+            )
+        result = self._report(finish)
+        self._call_state = AsyncState.DEFAULT
+        return result
+
+    def _finish_late(self, stepper: WorkerStepper) -> None:
+        """Finish a call that timed out, or a step that an interrupt left pending."""
+        late = stepper.finish_step if stepper.waiting else self._late
+        if late is not None:
+            self._report(late)
+            self._late = None
+
+    def _report(self, finish: Callable[[], _T]) -> _T:
+        """Wait for the call. After an error, log it in Gymnasium's format and raise its cause."""
+        try:
+            return finish()
+        except Exception as error:
+            self._call_state, self._late = AsyncState.DEFAULT, None
+            if not isinstance(error, EnvError):
+                raise
+            failure = error
+        logger.error(
+            f"Received the following error from Worker-{failure.env_index} - Shutting it down"
+        )
+        logger.error("%s", failure.env_traceback)
+        logger.error("Raising the last exception back to the main process.")
+        raise original_error(failure)
 
     # -- closing ----------------------------------------------------------------------
 
@@ -292,9 +345,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         """
         stepper = self._stepper
         if stepper is None:
-            super().close_extras(timeout, terminate)
-            return
-        state = self._call.state
+            return super().close_extras(timeout, terminate)
+        state = self._call_state
         if state is not AsyncState.DEFAULT and not stepper.groups.closed:
             logger.warn(
                 f"Calling `close` while waiting for a pending call to `{state.value}` to complete.",

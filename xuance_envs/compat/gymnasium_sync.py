@@ -21,7 +21,7 @@ from xuance_envs.compat.vector_arguments import (
     check_spaces,
     parse_reset,
 )
-from xuance_envs.compat.vector_results import GymnasiumResults, InfoBatcher, StepResult
+from xuance_envs.compat.vector_results import GymnasiumResults, StepResult
 from xuance_envs.engine.data.space_rows import identity
 from xuance_envs.engine.group.single_env import spaces_of
 
@@ -88,7 +88,6 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
             raise
         self.env_fns = env_fns  # type: ignore[assignment]  # stored as given, like Gymnasium
         self.observation_mode = observation_mode  # type: ignore[assignment]  # narrower in Gymnasium
-        self._batcher = InfoBatcher(self)
 
     def reset(
         self,

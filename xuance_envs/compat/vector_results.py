@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,32 +22,28 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 
-class InfoBatcher:
-    """Builder of Gymnasium's dict of infos from the infos of all environments."""
+class InfoBatching:
+    """Mixin that builds Gymnasium's dict of infos from the infos of all environments."""
 
-    def __init__(self, vector_env: VectorEnv) -> None:
-        self._every = np.arange(vector_env.num_envs)
-        # Gymnasium documents this method for overriding, despite its private name.
-        self._overrides_add_info = type(vector_env)._add_info is not VectorEnv._add_info
+    num_envs: int
+    _add_info: Any
 
-    def batch_reset(
-        self, infos: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
-    ) -> dict[str, Any]:
+    _every = cached_property(lambda self: np.arange(self.num_envs))
+
+    def _reset_infos(self, infos: InfoBatch, envs: NDArray[np.intp]) -> dict[str, Any]:
         columns = self._plain_columns(infos, self._every)
         if columns is None:
-            return merged_infos(_built(infos, envs), {}, add_info)
-        reset = np.zeros(len(self._every), np.bool_)
+            return merged_infos(_built(infos, envs), {}, self._add_info)
+        reset = np.zeros(self.num_envs, np.bool_)
         reset[envs] = True
         return _with_masks(columns, reset)
 
-    def batch_step(
-        self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
-    ) -> dict[str, Any]:
+    def _step_infos(self, step: FinishedStep, final_obs: list[Any]) -> dict[str, Any]:
         step_infos, ends = step
         columns = self._plain_columns(step_infos, self._every)
         if ends is None:
             if columns is None:
-                return merged_infos(_built(step_infos, self._every), {}, add_info)
+                return merged_infos(_built(step_infos, self._every), {}, self._add_info)
             return _with_masks(columns, None)
         envs, reset_infos = ends.resets()
         reset_columns = self._plain_columns(reset_infos, envs)
@@ -55,18 +52,18 @@ class InfoBatcher:
                 env: (final_obs[row], reset_infos.build(row, env))
                 for row, env in enumerate(envs.tolist())
             }
-            return merged_infos(_built(step_infos, self._every), starts, add_info)
-        ended = np.zeros(len(self._every), np.bool_)
+            return merged_infos(_built(step_infos, self._every), starts, self._add_info)
+        ended = np.zeros(self.num_envs, np.bool_)
         ended[envs] = True
         infos = _with_masks(columns, ~ended)
         for key, (kind, values, mask) in reset_columns.items():
             if key not in infos:
-                infos[key] = np.zeros((len(self._every), *kind.shape), kind.dtype)
-                infos[f"_{key}"] = np.zeros(len(self._every), np.bool_)
+                infos[key] = np.zeros((self.num_envs, *kind.shape), kind.dtype)
+                infos[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
             at = slice(None) if mask is None else mask
             infos[key][envs[at]] = values[at]
             infos[f"_{key}"][envs[at]] = True
-        last = np.full(len(self._every), None, dtype=object)
+        last = np.full(self.num_envs, None, dtype=object)
         for env, observation in zip(envs.tolist(), final_obs, strict=True):
             last[env] = observation
         infos["final_obs"], infos["_final_obs"] = last, ended
@@ -75,7 +72,9 @@ class InfoBatcher:
 
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
         """Return the columns if Gymnasium would turn each into an array and a mask, else None."""
-        columns = None if self._overrides_add_info else batch.columns(envs)
+        # Gymnasium documents this method for overriding, despite its private name.
+        overrides = type(self)._add_info is not VectorEnv._add_info
+        columns = None if overrides else batch.columns(envs)
         for key, (kind, _, _) in (columns or {}).items():
             reserved = key.startswith("_") or key in ("final_obs", "final_info")
             if reserved or kind is NUMBER_KINDS[np.bool_]:
@@ -129,15 +128,13 @@ def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str,
 StepResult = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
-class GymnasiumResults(StatesMixin):
+class GymnasiumResults(InfoBatching, StatesMixin):
     """Mixin that builds the results of Gymnasium's vector environments from a stepper's arrays."""
 
     copy: bool
-    _batcher: InfoBatcher
-    _add_info: AddInfo
 
     def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
-        return self._observation_batch(), self._batcher.batch_reset(infos, envs, self._add_info)
+        return self._observation_batch(), self._reset_infos(infos, envs)
 
     def _step_result(self, step: FinishedStep) -> StepResult:
         arrays, (_, ends) = self._stepper.arrays, step
@@ -147,7 +144,7 @@ class GymnasiumResults(StatesMixin):
             arrays.rewards.copy(),
             arrays.terminated.copy(),
             arrays.truncated.copy(),
-            self._batcher.batch_step(step, final_obs, self._add_info),
+            self._step_infos(step, final_obs),
         )
 
     def _observation_batch(self) -> Any:
