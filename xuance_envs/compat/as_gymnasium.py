@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
 
-from xuance_envs.compat.stepping import FinishedStep, checked_number_rewards, raise_original
+from xuance_envs.compat.stepping import checked_number_rewards, raise_original
 from xuance_envs.compat.vector_arguments import as_batch, parse_reset
 from xuance_envs.compat.vector_results import InfoBatching, StepResult, exchange_ended, merged_infos
-from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_layout import SpaceLayout, map_batch
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.aliases import Uncopyable
@@ -112,46 +110,31 @@ class GymnasiumVectorEnv(InfoBatching, Uncopyable, gymnasium.vector.VectorEnv):
         return self._result(raise_original(self.vec_env.step, actions))
 
     def _result(self, result: Any) -> StepResult:
-        vec_env = self.vec_env
+        vec_env, final = self.vec_env, []
         obs, _, terminated, truncated, infos = result
-        envs, first, stepped = self._ends(infos, terminated | truncated)
-        final: list[Any] = []
-        if len(envs):
-            final = exchange_ended(vec_env, self._layout, obs, envs.tolist(), first)
-            obs = self._observations()
-        if stepped is not None:
-            batched = self._step_infos(stepped, final)
-        else:
-            batched = self._one_by_one(infos, envs, final)
-        return obs, vec_env.exact_rewards, terminated.copy(), truncated.copy(), batched
-
-    def _ends(
-        self, infos: Any, ended: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
         if isinstance(infos, StepInfos) and infos.are_unread:  # else possibly changed
-            ends = infos.ends
-            if ends is None:
-                return np.arange(0), [], infos.parts
-            return ends.envs, ends.observations(ends.envs), infos.parts
-        (envs,) = ended.nonzero()
-        return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
+            if (ends := infos.ends) is not None:
+                envs, first = ends.envs.tolist(), ends.observations(ends.envs)
+                final = exchange_ended(vec_env, self._layout, obs, envs, first)
+            batched = self._step_infos(infos.parts, final)
+        else:
+            each = [dict(info) for info in infos]
+            envs = (terminated | truncated).nonzero()[0].tolist()
+            first = [each[env].pop("reset_obs") for env in envs]
+            final = exchange_ended(vec_env, self._layout, obs, envs, first)
+            resets = [each[env].pop("reset_info") for env in envs]
+            starts = dict(zip(envs, zip(final, resets, strict=True), strict=True))
+            batched = merged_infos(enumerate(each), starts, self._add_info)
+        if final:
+            obs = self._observations()
+        return obs, vec_env.exact_rewards, terminated.copy(), truncated.copy(), batched
 
     def _observations(self) -> Any:
         """Return a copy of the observations from which the next actions are chosen."""
-        parts = [
-            tuple(map(copy_of, part)) if isinstance(part, list) else part.copy()
-            for part in self._layout.flatten(self.vec_env.buf_obs)
-        ]
-        return self._layout.unflatten(parts)
-
-    def _one_by_one(
-        self, infos: Sequence[dict[Any, Any]], envs: NDArray[np.intp], final: Sequence[Any]
-    ) -> dict[str, Any]:
-        each, ends = [dict(info) for info in infos], {}
-        for env, last in zip(envs.tolist(), final, strict=True):
-            del each[env]["reset_obs"]
-            ends[env] = last, each[env].pop("reset_info")
-        return merged_infos(enumerate(each), ends, self._add_info)
+        return map_batch(
+            lambda part: tuple(map(copy_of, part)) if isinstance(part, list) else part.copy(),
+            self.vec_env.buf_obs,
+        )
 
     def render(self) -> tuple[Any, ...]:
         """Return a tuple with the result of each environment's ``render``."""

@@ -75,7 +75,7 @@ class SB3VecEnv(Uncopyable, BaseSB3VecEnv):
             self.reset_infos = list(self.vec_env.reset(seed=self._seeds, options=options[0])[1])
         self._reset_seeds()
         self._reset_options()
-        return self._observations()
+        return copy_of(self.vec_env.buf_obs)
 
     def step_async(self, actions: Any) -> None:
         """Start a step; see ``vec_env.step`` for the actions and errors."""
@@ -91,19 +91,13 @@ class SB3VecEnv(Uncopyable, BaseSB3VecEnv):
         infos = [dict(info) for info in given]
         for info, only_truncated in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info[TRUNCATED_KEY] = only_truncated
-        (ended,) = dones.nonzero()
-        if len(ended):
-            envs = ended.tolist()
+        if envs := dones.nonzero()[0].tolist():
             first = [infos[env].pop("reset_obs") for env in envs]
             final = exchange_ended(self.vec_env, self._layout, obs, envs, first)
             for env, last in zip(envs, final, strict=True):
                 infos[env]["terminal_observation"] = last
                 self.reset_infos[env] = infos[env].pop("reset_info")
-        return self._observations(), rewards.copy(), dones, infos
-
-    def _observations(self) -> Any:
-        """Return a copy of the observations from which the next actions are chosen."""
-        return copy_of(self.vec_env.buf_obs)
+        return copy_of(self.vec_env.buf_obs), rewards.copy(), dones, infos
 
     def close(self) -> None:
         """Close the vectorized environment."""

@@ -27,10 +27,6 @@ def call_method(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, An
     return env.get_wrapper_attr(name)(*args, **kwargs)
 
 
-def get_wrapper_attr(env: Any, name: str) -> Any:
-    return env.get_wrapper_attr(name)
-
-
 def has_wrapper_attr(env: Any, name: str) -> bool:
     try:
         env.get_wrapper_attr(name)

@@ -22,11 +22,9 @@ from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
     as_batch,
-    batched_spaces,
     check_max_concurrency,
     check_observation_mode,
-    check_shareable,
-    check_spaces,
+    checked_spaces,
     parse_reset,
     worker_settings,
 )
@@ -164,11 +162,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self.single_action_space = stepper.description.action_space
         self.action_space = batch_space(stepper.description.action_space, self.num_envs)
         spaces = stepper.apply(range(self.num_envs), spaces_of)
-        single, batch = batched_spaces(self.observation_mode, spaces)
-        self.single_observation_space, self.observation_space = single, batch
-        if self.shared_memory:
-            check_shareable(single)
-        check_spaces(self.observation_mode, single, self.single_action_space, spaces)
+        checked = checked_spaces(self.observation_mode, spaces, self.shared_memory)
+        self.single_observation_space, self.observation_space = checked
 
     # -- reset ------------------------------------------------------------------------
 
@@ -221,9 +216,10 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
 
     def call_async(self, name: str, /, *args: object, **kwargs: object) -> None:
         """Start calling a method, or reading an attribute, of each environment."""
-        if self._stepper is None:
+        stepper = self._stepper
+        if stepper is None:
             return super().call_async(name, *args, **kwargs)
-        stepper = self._idle_stepper("call_async")
+        self._make_idle("call_async")
         arguments = [(name, args, kwargs)] * self.num_envs
         stepper.start_apply(env_functions.call_wrapper_attr, arguments)
         self._call_state = AsyncState.WAITING_CALL
@@ -258,7 +254,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         stepper.start_apply(setter, [(name, value) for value in values])
         self._report(stepper.finish_apply)
 
-    def _idle_stepper(self, what: str) -> WorkerStepper:
+    def _make_idle(self, what: str) -> None:
         if self._stepper is None:
             raise NotImplementedError(
                 f"{what} is not available with a custom worker, which uses Gymnasium's "
@@ -267,7 +263,6 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self._assert_is_running()
         self._check_no_call(what)
         self._finish_late(self._stepper)
-        return self._stepper
 
     # -- the pending call, with Gymnasium's errors and messages -----------------------
 

@@ -16,9 +16,8 @@ from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
     as_batch,
-    batched_spaces,
     check_observation_mode,
-    check_spaces,
+    checked_spaces,
     parse_reset,
 )
 from xuance_envs.compat.vector_results import GymnasiumResults, StepResult
@@ -73,9 +72,7 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
             mode = (mode, envs[0].observation_space)
         try:
             # Checked here too, because Gymnasium's errors differ between releases.
-            each = list(map(spaces_of, envs))
-            single, _ = batched_spaces(observation_mode, each)
-            check_spaces(observation_mode, single, envs[0].action_space, each)
+            checked_spaces(observation_mode, list(map(spaces_of, envs)))
             shared, before = envs[0].metadata, dict(envs[0].metadata)
             existing = [partial(identity, env) for env in envs]
             super().__init__(existing, copy, mode, autoreset_mode)
@@ -136,10 +133,9 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
         step = raise_original(stepper.finish_step)
         return self._step_result(step)
 
-    def _idle_stepper(self, what: str) -> SerialStepper:
+    def _make_idle(self, what: str) -> None:
         self._check_open()
         self._stepper.discard_interrupted()
-        return self._stepper
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""

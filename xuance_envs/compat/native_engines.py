@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,20 +45,18 @@ class EngineStep:
 class NativeEngine(ABC):
     """Interface of an already vectorized environment."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, num_envs: int | None = None) -> None:
         self.env = env
         self.name = type(env).__name__
-        self.num_envs: int = env.num_envs
+        self.num_envs: int = env.num_envs if num_envs is None else num_envs
 
     def describe(self) -> EnvDescription:
-        metadata = dict(getattr(self.env, "metadata", None) or {})
-        render_mode = getattr(self.env, "render_mode", None)
-        return EnvDescription(self.spaces(), metadata, render_mode, self.step_limit())
-
-    def step_limit(self) -> Any:
-        limit = getattr(self.env, "max_episode_steps", None)
-        spec = getattr(self.env, "spec", None)
-        return getattr(spec, "max_episode_steps", None) if limit is None else limit
+        env = self.env
+        metadata, render_mode = getattr(env, "metadata", None), getattr(env, "render_mode", None)
+        limit = getattr(env, "max_episode_steps", None)
+        if limit is None:
+            limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+        return EnvDescription(self.spaces(), dict(metadata or {}), render_mode, limit)
 
     def spaces(self) -> StepSpaces:
         observations, actions = self.env.single_observation_space, self.env.single_action_space
@@ -220,14 +218,10 @@ class SameStepEngine(MaskEngine):
 class EnvPoolEngine(NativeEngine):
     """An EnvPool in its Gymnasium form, whose ``reset`` accepts environment ids."""
 
-    def __init__(self, env: Any) -> None:
-        self.env = env
-        self.name = type(env).__name__
-        self.num_envs = int(env.config["num_envs"])
-
     @override
-    def step_limit(self) -> Any:
-        return self.env.config.get("max_episode_steps")
+    def describe(self) -> EnvDescription:
+        limit = self.env.config.get("max_episode_steps")
+        return replace(super().describe(), max_episode_steps=limit)
 
     @override
     def spaces(self) -> StepSpaces:
@@ -317,7 +311,7 @@ def _envpool(env: Any) -> NativeEngine:
             "vector_env: expected an EnvPool with one player, got max_num_players="
             f"{config['max_num_players']}"
         )
-    return EnvPoolEngine(env)
+    return EnvPoolEngine(env, int(config["num_envs"]))
 
 
 def _class_names(env: Any) -> list[str]:

@@ -11,6 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,10 @@ except ImportError as error:
     raise missing_extra("xuance_envs.compat.sb3", "sb3", error) from error
 
 from xuance_envs.compat import env_functions
-from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import (
     FinishedStep,
     SerialStepper,
+    StatesMixin,
     Stepper,
     WorkerStepper,
     raise_original,
@@ -52,7 +53,6 @@ __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
 Indices = int | Iterable[int] | None
 TRUNCATED_KEY = "TimeLimit.truncated"
-_BATCHES = (list, tuple, np.ndarray)
 BaseSB3VecEnv = sb3.VecEnv
 
 
@@ -93,14 +93,8 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
                 self.reset_infos[env] = reset_batch.build(row, env)
         return arrays.terminated | arrays.truncated, infos
 
-    def _idle_stepper(self, what: str) -> Stepper:
-        return self._stepper
-
-    def _interface_state(self, env: int) -> Any:
-        return self.reset_infos[env], self._seeds[env], self._options[env]
-
-    def _set_interface_state(self, env: int, state: Any) -> None:
-        self.reset_infos[env], self._seeds[env], self._options[env] = state
+    def _own_lists(self) -> tuple[list[Any], ...]:
+        return self.reset_infos, self._seeds, self._options
 
     def _reset_result(
         self, infos: InfoBatch, envs: NDArray[np.intp]
@@ -152,7 +146,7 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
             ended episode's last is ``infos[i]["terminal_observation"]``.
         """
         actions: Any = self.actions
-        if isinstance(actions, _BATCHES) and len(actions) > self.num_envs:
+        if isinstance(actions, list | tuple | np.ndarray) and len(actions) > self.num_envs:
             actions = actions[: self.num_envs]  # Stable-Baselines3 ignores surplus actions
         self._stepper.discard_interrupted()
         self._stepper.start_step(as_rows(self.action_space, actions))
@@ -166,9 +160,8 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
         """Close the environments."""
         self._stepper.close()
 
-    def _idle_stepper(self, what: str) -> SerialStepper:
+    def _make_idle(self, what: str) -> None:
         self._stepper.discard_interrupted()
-        return self._stepper
 
     def _batch(self) -> Any:
         batch = self._stepper.arrays.observations.copy()
@@ -304,7 +297,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """Return a list with an attribute of each environment in ``indices``, or of all if None."""
-        return self._apply(indices, env_functions.get_wrapper_attr, attr_name)
+        return self._apply(indices, methodcaller("get_wrapper_attr", attr_name))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of each environment in ``indices``, or of all if None, to one value."""

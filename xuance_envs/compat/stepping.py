@@ -12,20 +12,26 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.engine.data.step_infos import EpisodeEnds
+from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import values_of
+from xuance_envs.engine.saving import Saver
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
 from xuance_envs.errors import EnvError
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import ActionWriter
-from xuance_envs.vector_envs.arguments import checked_recipe
+from xuance_envs.vector_envs.aliases import Uncopyable
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, checked_states
+from xuance_envs.vector_envs.last_results import checked_clones
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 from xuance_envs.vector_envs.thread_vec_env import start_threads
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -233,6 +239,73 @@ class WorkerStepper(Stepper):
     def terminate(self) -> None:
         """Close without waiting for the workers."""
         self._groups.close(close_timeout=0.0)
+
+
+class StatesMixin(Uncopyable):
+    """Mixin that saves and loads the states of a stepper's environments, like a ``VecEnv``."""
+
+    num_envs: int
+    _stepper: Any
+    _name = "compat"  # key of the adapter's own data in the saved states
+
+    _reset_result: Callable[[InfoBatch, NDArray[np.intp]], tuple[Any, Any]]
+    """Method that returns observations and infos in the form of the library's ``reset``."""
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """Save the states of all environments, or of those in ``env_ids``."""
+        saver = self._saver("save_state")
+        ids = checked_env_ids(env_ids, self.num_envs)
+        return saver.save(ids).adding(self._name, self._own_values(ids))
+
+    def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
+        """Load ``state``, one saved state per environment in ``env_ids``; None means all.
+
+        Returns:
+            ``(observations, infos)`` in the library's form: the observations of all environments,
+            and the infos of the loaded environments.
+        """
+        saver = self._saver("load_state")
+        ids = checked_env_ids(env_ids, self.num_envs)
+        checked_states(state, len(ids))
+        own = state.extra(self._name)
+        return self._loaded(saver.load(state, ids, of_all=True), ids, own)
+
+    def clone_state(
+        self, src_ids: int | Sequence[int], dst_ids: int | Sequence[int], *, fork_rng: bool = False
+    ) -> tuple[Any, Any]:
+        """Copy states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state` does.
+
+        The results are those of :meth:`load_state`.
+        """
+        saver = self._saver("clone_state")
+        sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
+        own = list(map(copy_of, self._own_values(sources)))
+        return self._loaded(saver.clone(sources, targets, fork_rng, of_all=True), targets, own)
+
+    def _saver(self, what: str) -> Saver:
+        self._make_idle(what)
+        groups = self._stepper.groups
+        groups.check_idle(what)
+        saver: Saver = groups.saver
+        return saver
+
+    def _make_idle(self, what: str) -> None:
+        """Finish what can be discarded; raise the library's error if a call is pending."""
+
+    def _own_lists(self) -> tuple[list[Any], ...]:
+        """Return the adapter's own data: lists with one value per environment."""
+        return ()
+
+    def _own_values(self, ids: Sequence[int]) -> list[tuple[Any, ...]]:
+        return [tuple(values[env] for values in self._own_lists()) for env in ids]
+
+    def _loaded(
+        self, infos: StepInfos, ids: Sequence[int], own: Sequence[Any] | None
+    ) -> tuple[Any, Any]:
+        for env, saved in zip(ids, own or (), strict=False):
+            for values, value in zip(self._own_lists(), saved or (), strict=False):
+                values[env] = value
+        return self._reset_result(infos.parts[0], np.array(ids, dtype=np.intp))
 
 
 def _first_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:

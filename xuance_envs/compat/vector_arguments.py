@@ -107,26 +107,21 @@ def check_observation_mode(mode: Any) -> None:
         )
 
 
-def batched_spaces(
-    mode: ObservationMode, each: Sequence[StepSpaces]
+def checked_spaces(
+    mode: ObservationMode, each: Sequence[StepSpaces], shareable: bool = False
 ) -> tuple[Space[Any], Space[Any]]:
-    spaces = [one.observation_space for one in each]
+    """Return the single and the batched observation space; raise if spaces are not compatible."""
+    single, single_action_space, _ = each[0]
     if isinstance(mode, Space):
-        return spaces[0], mode
-    if isinstance(mode, tuple):
-        return mode[1], mode[0]
-    if mode == "same":
-        return spaces[0], batch_space(spaces[0], len(spaces))
-    return spaces[0], batch_differing_spaces(spaces)
-
-
-def check_spaces(
-    mode: ObservationMode,
-    single: Space[Any],
-    single_action_space: Space[Any],
-    each: Sequence[StepSpaces],
-) -> None:
-    """Raise a RuntimeError if the environments' spaces are not compatible in this mode."""
+        batch = mode
+    elif isinstance(mode, tuple):
+        batch, single = mode
+    elif mode == "same":
+        batch = batch_space(single, len(each))
+    else:
+        batch = batch_differing_spaces([one.observation_space for one in each])
+    if shareable:
+        check_shareable(single)
     for space, action_space, _ in each:
         if mode == "same":
             if space != single:
@@ -146,6 +141,7 @@ def check_spaces(
                 f"`{single_action_space}`. In order to batch actions, the action spaces from all "
                 "environments must be equal."
             )
+    return single, batch
 
 
 def check_shareable(space: Space[Any]) -> None:

@@ -11,8 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from xuance_envs.compat.states_mixin import StatesMixin
-from xuance_envs.compat.stepping import FinishedStep, Stepper
+from xuance_envs.compat.stepping import FinishedStep, StatesMixin, Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
 from xuance_envs.engine.data.space_layout import SpaceLayout
