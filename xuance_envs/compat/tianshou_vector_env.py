@@ -28,9 +28,13 @@ from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
-from xuance_envs.errors import counted
 from xuance_envs.vector_envs.aliases import Uncopyable
-from xuance_envs.vector_envs.arguments import checked_positive, checked_recipe, env_indices
+from xuance_envs.vector_envs.arguments import (
+    checked_positive,
+    checked_recipe,
+    env_indices,
+    seed_per_env,
+)
 from xuance_envs.vector_envs.options import InSeries
 
 __all__ = ["TianshouVectorEnv", "common_description", "tianshou"]
@@ -120,7 +124,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
             raise TypeError(
                 "Tuple observation space is not supported. Please change it to array or dict space"
             )
-        return _stacked(observations), _dicts(infos)
+        return _stacked(observations), np.fromiter(infos, object, len(infos))
 
     def step(self, action: Any, id: Ids = None) -> StepResult:
         """Step all or some environments; after an episode's end, call :meth:`reset` first.
@@ -192,19 +196,13 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
             For each environment, the result of its ``seed`` method, or a list with its seed.
         """
         self._assert_is_not_closed()
-        if seed is None or isinstance(seed, int | np.integer):
-            seed = [None if seed is None else int(seed) + env for env in range(self.env_num)]
-        if len(seed) != self.env_num:
-            raise ValueError(
-                f"seed: expected an int or {counted(self.env_num, 'seed')}, one per environment, "
-                f"got a sequence of {len(seed)}"
-            )
+        seeds = seed_per_env(seed, range(self.env_num))
         answers = self._stepper.apply_to(
-            self._every, tianshou_env_functions.seed, [(each,) for each in seed]
+            self._every, tianshou_env_functions.seed, [(each,) for each in seeds]
         )
         by_reset = np.array([env for env, (own, _) in enumerate(answers) if not own], np.intp)
         if by_reset.size:
-            given = [seed[env] for env in by_reset.tolist()]
+            given = [seeds[env] for env in by_reset.tolist()]
             raise_original(self._stepper.reset, by_reset, given, None)
         return [answer for _, answer in answers]
 
@@ -229,11 +227,7 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
     def _envs(self, ids: Ids, ready: bool = True) -> NDArray[np.intp]:
         """Return the indices of environments; with ``ready``, raise if one of them is stepping."""
         self._assert_is_not_closed()
-        if ids is None:
-            envs = self._every
-        else:
-            given = ids if isinstance(ids, np.ndarray) and ids.ndim else np.atleast_1d(ids)
-            envs = env_indices(given, self.env_num)
+        envs = self._every if ids is None else env_indices(np.atleast_1d(ids), self.env_num)
         if self.waiting_id and ready:
             self._assert_id(envs.tolist())
         return envs
@@ -257,7 +251,8 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
             observations, rewards = zip(*observations, strict=True)
         infos = part.infos.dicts(part.envs, "env_id", part.envs.tolist())
         flags = part.terminated, part.truncated
-        return _stacked(observations), np.asarray(rewards), *flags, _dicts(infos)
+        info_array = np.fromiter(infos, object, len(infos))
+        return _stacked(observations), np.asarray(rewards), *flags, info_array
 
 
 for _key in GYM_RESERVED_KEYS:
@@ -301,7 +296,3 @@ def _stacked(observations: Any) -> NDArray[Any]:
         return np.stack(observations)
     except ValueError:
         return np.array(observations, dtype=object)
-
-
-def _dicts(infos: Sequence[dict[str, Any]]) -> NDArray[np.object_]:
-    return np.fromiter(infos, object, len(infos))
