@@ -241,8 +241,7 @@ class EnvPoolEngine(NativeEngine):
 
     @override
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
-        observations, infos = self.env.reset()
-        return observations, _drop_player_axis(infos)
+        return self.reset_some(np.arange(self.num_envs), seeds)
 
     @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
