@@ -24,15 +24,15 @@ from xuance_envs import DummyVecEnv
 from xuance_envs.compat import to_gymnasium
 from xuance_envs.compat.env_functions import call_method
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
-from xuance_envs.compat.stepping import SerialStepper, WorkerStepper
+from xuance_envs.compat.stepping import make_stepper
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.vector_envs.worker_settings import ProcessSettings
 
 STEPPERS = {
-    "serial": SerialStepper,
-    "workers": partial(WorkerStepper, settings=ProcessSettings(context="forkserver", in_series=2)),
+    "serial": make_stepper,
+    "workers": partial(make_stepper, settings=ProcessSettings(context="forkserver", in_series=2)),
     "caller": partial(
-        WorkerStepper,
+        make_stepper,
         settings=ProcessSettings(context="forkserver", in_series=2, caller_steps=True),
     ),
 }

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 from gymnasium import logger
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from xuance_envs._override import Unpack
 from xuance_envs.compat import env_functions
 from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
-from xuance_envs.compat.stepping import WorkerStepper, original_error, raise_original
+from xuance_envs.compat.stepping import Stepper, make_stepper, original_error, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
@@ -105,7 +105,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         in_series: InSeries = "auto",
         **options: Unpack[ProcessOptions],
     ) -> None:
-        self._stepper: WorkerStepper | None = None
+        self._stepper: Stepper | None = None
         functions = list(env_fns)
         given = [*options, *(["in_series"] if in_series != "auto" else [])]
         if worker is not None:
@@ -122,7 +122,14 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 functions, shared_memory, copy, context, daemon, worker, *modes, **limit
             )
             return
-        check_max_concurrency(max_concurrency)
+        if max_concurrency is not None:
+            check_max_concurrency(max_concurrency)
+            if both := [name for name in SPLIT_OPTIONS if name in given]:
+                raise TypeError(
+                    f"max_concurrency cannot be combined with {', '.join(both)}: both set the "
+                    "number of workers"
+                )
+            in_series = -(-len(functions) // int(max_concurrency))
         check_observation_mode(observation_mode)
         self.env_fns = functions
         self.shared_memory = shared_memory
@@ -134,19 +141,19 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.max_concurrency = max_concurrency
         self.num_envs = len(functions)
-        if max_concurrency is not None:
-            if both := [name for name in SPLIT_OPTIONS if name in given]:
-                raise TypeError(
-                    f"max_concurrency cannot be combined with {', '.join(both)}: both set the "
-                    "number of workers"
-                )
-            in_series = -(-self.num_envs // int(max_concurrency))
         prepared = env_functions.registering(functions)
         settings = worker_settings(context, in_series, options)
         autoreset = AUTORESET[self.autoreset_mode]
-        stepper = raise_original(lambda: WorkerStepper(prepared, autoreset, settings))
+        stepper: Stepper = raise_original(make_stepper, prepared, autoreset, settings)
         try:
-            self._describe(stepper)
+            description = stepper.description
+            self.metadata = {**description.metadata, "autoreset_mode": self.autoreset_mode}
+            self.render_mode = description.render_mode
+            self.single_action_space = description.action_space
+            self.action_space = batch_space(description.action_space, self.num_envs)
+            spaces = stepper.apply(range(self.num_envs), spaces_of)
+            checked = checked_spaces(observation_mode, spaces, shared_memory)
+            self.single_observation_space, self.observation_space = checked
         except BaseException:
             stepper.close()
             raise
@@ -154,16 +161,6 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self._envs_reset = np.arange(self.num_envs)
         self._call_state = AsyncState.DEFAULT
         self._late: Callable[[], Any] | None = None  # finishes the call that timed out
-
-    def _describe(self, stepper: WorkerStepper) -> None:
-        """Set the spaces and metadata, and check that the environments' spaces are compatible."""
-        self.metadata = {**stepper.description.metadata, "autoreset_mode": self.autoreset_mode}
-        self.render_mode = stepper.description.render_mode
-        self.single_action_space = stepper.description.action_space
-        self.action_space = batch_space(stepper.description.action_space, self.num_envs)
-        spaces = stepper.apply(range(self.num_envs), spaces_of)
-        checked = checked_spaces(self.observation_mode, spaces, self.shared_memory)
-        self.single_observation_space, self.observation_space = checked
 
     # -- reset ------------------------------------------------------------------------
 
@@ -197,7 +194,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         if stepper is None:
             return super().step_async(actions)
         self._assert_is_running()
-        if self._call_state is not AsyncState.DEFAULT or stepper.pending:
+        if self._call_state is not AsyncState.DEFAULT or stepper.groups.ledger.pending:
             self._check_no_call("step_async")
             self._finish_late(stepper)
         stepper.start_step(as_batch(self.single_action_space, actions))
@@ -276,7 +273,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
 
     def _finish(
         self,
-        stepper: WorkerStepper,
+        stepper: Stepper,
         state: AsyncState,
         finish: Callable[[], _T],
         timeout: float | None,
@@ -297,7 +294,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self._call_state = AsyncState.DEFAULT
         return result
 
-    def _finish_late(self, stepper: WorkerStepper) -> None:
+    def _finish_late(self, stepper: Stepper) -> None:
         """Finish a call that timed out, or a step that an interrupt left pending."""
         late = stepper.finish_step if stepper.waiting else self._late
         if late is not None:
@@ -322,15 +319,6 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
 
     # -- closing ----------------------------------------------------------------------
 
-    def _assert_is_running(self) -> None:
-        stepper = self._stepper
-        if self.closed or (stepper is not None and stepper.groups.closed):
-            if stepper is not None:
-                stepper.groups.check_process()
-            raise ClosedEnvironmentError(
-                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
-            )
-
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Close the environments and end the workers.
 
@@ -352,7 +340,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             except multiprocessing.TimeoutError:
                 terminate = True
         if terminate:
-            stepper.terminate()
+            stepper.groups.close(close_timeout=0.0)
         else:
             stepper.close()
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import gymnasium
 from gymnasium import Space
-from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
 
-from xuance_envs.compat.stepping import SerialStepper, raise_original
+from xuance_envs.compat.stepping import Stepper, make_stepper, raise_original
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
@@ -64,17 +63,17 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
     ) -> None:
         autoreset = AUTORESET[AutoresetMode(autoreset_mode)]
         check_observation_mode(observation_mode)
-        self._stepper: SerialStepper = raise_original(SerialStepper, env_fns, autoreset)
+        self._stepper: Stepper = raise_original(make_stepper, env_fns, autoreset)
         self.closed = False
-        envs = self._stepper.envs
-        mode: Any = observation_mode
-        if isinstance(mode, Space):
-            mode = (mode, envs[0].observation_space)
+        envs = self._stepper.groups.envs
         try:
             # Checked here too, because Gymnasium's errors differ between releases.
-            checked_spaces(observation_mode, list(map(spaces_of, envs)))
+            single, batch = checked_spaces(observation_mode, list(map(spaces_of, envs)))
             shared, before = envs[0].metadata, dict(envs[0].metadata)
             existing = [partial(identity, env) for env in envs]
+            mode: Any = observation_mode
+            if isinstance(mode, Space):
+                mode = batch, single
             super().__init__(existing, copy, mode, autoreset_mode)
             if shared != before:  # Gymnasium before 1.4 writes its mode into the class's metadata
                 self.metadata = dict(shared)
@@ -108,7 +107,7 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
             ValueError: the number of seeds, or the shape or content of the mask, is invalid.
             TypeError: the mask is not an array of bools.
         """
-        self._check_open()
+        self._assert_is_running()
         envs, seeds, options = parse_reset(self.num_envs, seed, options)
         raise_original(self._stepper.start_reset, envs.tolist(), seeds, [options] * len(envs))
         return self._reset_result(raise_original(self._stepper.finish_reset), envs)
@@ -128,21 +127,14 @@ class SyncVectorEnv(GymnasiumResults, gymnasium.vector.SyncVectorEnv):
         pending = stepper.arrays.pending
         if self.autoreset_mode is AutoresetMode.DISABLED and pending.any():
             raise AssertionError(f"self._autoreset_envs={pending!r}")
-        self._check_open()
+        self._assert_is_running()
         stepper.start_step(as_batch(self.single_action_space, actions))
-        step = raise_original(stepper.finish_step)
-        return self._step_result(step)
+        return self._step_result(raise_original(stepper.finish_step))
 
     def _make_idle(self, what: str) -> None:
-        self._check_open()
+        self._assert_is_running()
         self._stepper.discard_interrupted()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
         self._stepper.close()
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedEnvironmentError(
-                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
-            )

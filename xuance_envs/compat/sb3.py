@@ -28,10 +28,9 @@ except ImportError as error:
 from xuance_envs.compat import env_functions
 from xuance_envs.compat.stepping import (
     FinishedStep,
-    SerialStepper,
     StatesMixin,
     Stepper,
-    WorkerStepper,
+    make_stepper,
     raise_original,
 )
 from xuance_envs.compat.vector_arguments import as_rows
@@ -125,10 +124,9 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
 
     def __init__(self, env_fns: Iterable[Callable[[], Any]]) -> None:
         functions = _making_envs(env_fns)
-        self._stepper: SerialStepper = raise_original(SerialStepper, functions, Autoreset.SAME_STEP)
-        envs = self._stepper.envs
+        self._stepper = raise_original(make_stepper, functions, Autoreset.SAME_STEP)
         try:
-            super().__init__([partial(identity, env) for env in envs])
+            super().__init__([partial(identity, env) for env in self._stepper.groups.envs])
         except BaseException:
             self._stepper.close()
             raise
@@ -221,9 +219,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         multiprocessing.get_context(start_method)  # raises for an unknown method
         functions = env_functions.registering(_making_envs(env_fns))
         settings = ProcessSettings(context=start_method, in_series=in_series, **options)
-        self._stepper: WorkerStepper = raise_original(
-            WorkerStepper, functions, Autoreset.SAME_STEP, settings
-        )
+        self._stepper = raise_original(make_stepper, functions, Autoreset.SAME_STEP, settings)
         try:
             described = self._stepper.description
             spaces = described.observation_space, described.action_space
@@ -289,7 +285,8 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
                 stacklevel=caller_stacklevel(),
             )
             return [None] * self.num_envs
-        return self._stepper.groups.command("render", range(self.num_envs), lambda _: (None,))
+        groups = self._stepper.groups
+        return list(groups.command("render", range(self.num_envs), lambda _: (None,)))
 
     def has_attr(self, attr_name: str) -> bool:
         """Return whether all environments have an attribute."""

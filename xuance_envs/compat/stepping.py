@@ -14,15 +14,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs._override import override
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
-from xuance_envs.engine.groups import Groups, LocalGroups
+from xuance_envs.engine.groups import Groups, LocalGroups, WorkerGroups
 from xuance_envs.engine.ledger import values_of
+from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.saving import Saver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.system.exclusive import exclusive, exclusive_start, exclusive_wait
@@ -45,26 +45,23 @@ _OPERATION = "an operation on the environments"
 class Stepper:
     """Environments whose steps and commands start and finish in separate calls."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, resets_in_step: bool = False) -> None:
         self.num_envs = groups.drivers[-1].hi
         self.arrays = groups.arrays
         self.description = groups.description
-        self.groups = self._groups = groups
+        self.groups: Any = groups
+        self._groups = groups
         self._ledger = groups.ledger
         groups.info_collector.read_at_once = True
         space = groups.description.action_space
         self._accepts_scalars = isinstance(space, spaces.Box) and not space.shape
         self._action_writer = ActionWriter(groups.arrays.actions, groups.drivers)
         self.final: SpaceRows | None = None  # last observations of the ended episodes
+        self._restores_resets = resets_in_step and isinstance(groups, LocalGroups)
 
     @property
     def waiting(self) -> bool:
         return self._ledger.stepping
-
-    @property
-    def pending(self) -> bool:
-        """True while a step or a command is not finished."""
-        return bool(self._ledger.pending)
 
     def _start_step(self, actions: Any) -> None:
         """Start a step. Like other libraries, accept numeric actions of an unexpected shape."""
@@ -106,10 +103,17 @@ class Stepper:
         return list(actions)
 
     def _collect_step(self) -> FinishedStep:
-        outcomes = self._ledger.finish_step(self.fail)
+        arrays = self.arrays
+        try:
+            outcomes = self._ledger.finish_step(self.fail)
+        except EnvError as error:
+            if self._restores_resets:
+                (ended,) = (arrays.terminated | arrays.truncated).nonzero()
+                before = ended[ended < error.env_index]  # the failed environment was not reset
+                arrays.observations.assign(before, arrays.reset_observations)
+            raise
         infos, ends = self._groups.info_collector.infos(outcomes).parts
         if ends is not None:
-            arrays = self.arrays
             if self.final is None:  # else the call repeats an interrupted one
                 self.final = arrays.observations.take(ends.envs)
             arrays.observations.assign(ends.envs, arrays.reset_observations)
@@ -123,6 +127,11 @@ class Stepper:
         return step
 
     finish_step = exclusive_wait(_finish_step)
+
+    def discard_interrupted(self) -> None:
+        """Finish a step that an interrupt left pending; its results are lost."""
+        if self.waiting:
+            raise_original(self.finish_step)
 
     @exclusive
     def start_reset(
@@ -175,70 +184,36 @@ class Stepper:
         """Wait up to ``timeout`` seconds; return whether the pending call is finished."""
         return self._ledger.ready_by(monotonic() + timeout)
 
+    @property
+    def processes(self) -> list[Any]:
+        backend = self.groups.backend
+        is_of_processes = isinstance(backend, ProcessBackend)
+        return [driver.worker.process for driver in backend.workers] if is_of_processes else []
+
     def close(self) -> None:
         self._groups.close()
 
     def fail(self) -> None:
-        """Close after an error in a step or reset, unless the environments stay usable."""
-        self.close()
+        """Close after an error in a step or reset, unless the environments are in this process."""
+        if not isinstance(self._groups, LocalGroups):
+            self.close()
 
 
-class SerialStepper(Stepper):
-    """Environments in this process, usable after an error in a step or reset."""
-
-    def __init__(self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset) -> None:
-        groups = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_description)
-        super().__init__(groups)
-        self.envs = groups.envs
-        self._resets_in_step = autoreset is Autoreset.SAME_STEP
-
-    def discard_interrupted(self) -> None:
-        """Finish a step that an interrupt left pending; its results are lost."""
-        if self.waiting:
-            raise_original(self.finish_step)
-
-    @override
-    def _collect_step(self) -> FinishedStep:
-        try:
-            return super()._collect_step()
-        except EnvError as error:
-            if self._resets_in_step:
-                arrays = self.arrays
-                (ended,) = (arrays.terminated | arrays.truncated).nonzero()
-                before = ended[ended < error.env_index]  # the failed environment was not reset
-                arrays.observations.assign(before, arrays.reset_observations)
-            raise
-
-    @override
-    def fail(self) -> None:
-        pass
-
-
-class WorkerStepper(Stepper):
-    """Environments in worker processes or threads."""
-
-    def __init__(
-        self,
-        env_fns: Iterable[Callable[..., Any]],
-        autoreset: Autoreset,
-        settings: ProcessSettings | ThreadSettings,
-    ) -> None:
-        recipe = checked_recipe(env_fns, None, autoreset)
-        if isinstance(settings, ThreadSettings):
-            groups = start_threads(recipe, settings, describe=_first_description)
-            self._workers = []
-        else:
-            groups = start_processes(recipe, settings, describe=_first_description)
-            self._workers = groups.backend.workers
-        super().__init__(groups)
-
-    @property
-    def processes(self) -> list[Any]:
-        return [driver.worker.process for driver in self._workers]
-
-    def terminate(self) -> None:
-        """Close without waiting for the workers."""
-        self._groups.close(close_timeout=0.0)
+def make_stepper(
+    env_fns: Iterable[Callable[..., Any]],
+    autoreset: Autoreset,
+    settings: ProcessSettings | ThreadSettings | None = None,
+) -> Stepper:
+    """Make a stepper of environments in workers, or in this process if ``settings`` is None."""
+    recipe = checked_recipe(env_fns, None, autoreset)
+    groups: LocalGroups | WorkerGroups
+    if settings is None:
+        groups = LocalGroups(recipe, _first_description)
+    elif isinstance(settings, ThreadSettings):
+        groups = start_threads(recipe, settings, describe=_first_description)
+    else:
+        groups = start_processes(recipe, settings, describe=_first_description)
+    return Stepper(groups, autoreset is Autoreset.SAME_STEP)
 
 
 class StatesMixin(Uncopyable):
@@ -284,9 +259,8 @@ class StatesMixin(Uncopyable):
 
     def _saver(self, what: str) -> Saver:
         self._make_idle(what)
-        groups = self._stepper.groups
-        groups.check_idle(what)
-        saver: Saver = groups.saver
+        self._stepper.groups.check_idle(what)
+        saver: Saver = self._stepper.groups.saver
         return saver
 
     def _make_idle(self, what: str) -> None:

@@ -85,8 +85,6 @@ def as_rows(space: Space[Any], actions: Any) -> Any:
 
 
 def check_max_concurrency(value: Any) -> None:
-    if value is None:
-        return
     if not isinstance(value, int | np.integer):
         raise ValueError(f"`max_concurrency` must be an integer or None, got {type(value)}.")
     if value < 1:

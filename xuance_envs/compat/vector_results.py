@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
@@ -131,6 +132,16 @@ class GymnasiumResults(InfoBatching, StatesMixin):
     """Mixin that builds the results of Gymnasium's vector environments from a stepper's arrays."""
 
     copy: bool
+    closed: bool
+
+    def _assert_is_running(self) -> None:
+        stepper = self._stepper
+        if self.closed or (stepper is not None and stepper.groups.closed):
+            if stepper is not None:
+                stepper.groups.check_process()
+            raise ClosedEnvironmentError(
+                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
+            )
 
     def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
         return self._observation_batch(), self._reset_infos(infos, envs)
