@@ -7,7 +7,6 @@ registry, in which :func:`install` replaces entries.
 from __future__ import annotations
 
 import importlib
-import inspect
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from xuance_envs.multi_agent.xuance import (
     SubprocVecMultiAgentEnv,
 )
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.options import SubprocBackendOptions
+from xuance_envs.vector_envs.options import OPTIONS_OF, SubprocBackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 __all__ = ["Installed", "install", "uninstall"]
@@ -38,23 +37,19 @@ MIN_VERSION, BELOW_VERSION = (1, 2), (1, 5)
 LEGACY_VERSION = (1, 2)
 """Version whose own environments need Gymnasium 0.28 or gym."""
 
-IN_PROCESS: Mapping[str, Callable[..., Any]] = {
-    "DummyVecEnv": DummyVecEnv,
-    "Dummy_Atari": DummyVecEnv,
-    "DummyVecMultiAgentEnv": DummyVecMultiAgentEnv,
-    "Dummy_StarCraft2": DummyVecEnv_StarCraft2,
-    "Dummy_Football": DummyVecEnv_Football,
+CLASSES: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "DummyVecEnv": ("dummy", DummyVecEnv),
+    "Dummy_Atari": ("dummy", DummyVecEnv),
+    "DummyVecMultiAgentEnv": ("dummy", DummyVecMultiAgentEnv),
+    "Dummy_StarCraft2": ("dummy", DummyVecEnv_StarCraft2),
+    "Dummy_Football": ("dummy", DummyVecEnv_Football),
+    "SubprocVecEnv": ("subproc", SubprocVecEnv),
+    "Subproc_Atari": ("subproc", SubprocVecEnv),
+    "SubprocVecMultiAgentEnv": ("subproc", SubprocVecMultiAgentEnv),
+    "Subproc_StarCraft2": ("subproc", SubprocVecEnv_StarCraft2),
+    "Subproc_Football": ("subproc", SubprocVecEnv_Football),
 }
-"""Classes that step environments in this process, by XuanCe's names."""
-
-IN_WORKERS: Mapping[str, Callable[..., Any]] = {
-    "SubprocVecEnv": SubprocVecEnv,
-    "Subproc_Atari": SubprocVecEnv,
-    "SubprocVecMultiAgentEnv": SubprocVecMultiAgentEnv,
-    "Subproc_StarCraft2": SubprocVecEnv_StarCraft2,
-    "Subproc_Football": SubprocVecEnv_Football,
-}
-"""Classes that step environments in worker processes, by XuanCe's names."""
+"""Backends and classes of this package, by XuanCe's names for the classes."""
 
 _originals: dict[str, Any] = {}
 """XuanCe's own registry entries, while this package's classes replace them."""
@@ -113,24 +108,22 @@ def install(**options: Unpack[SubprocBackendOptions]) -> Installed:
             install(caller_steps=True, on_worker_failure="restart")
     """
     registry, version, numbers = _registry()
-    dummy_options, subproc_options = _options_of(DummyVecEnv), _options_of(SubprocVecEnv)
     for name in options:
-        if name not in subproc_options:
+        if name not in OPTIONS_OF["subproc"]:
             raise TypeError(
-                f"install: expected options of SubprocVecEnv ({', '.join(sorted(subproc_options))})"
-                f", got {name!r}"
+                "install: expected options of SubprocVecEnv "
+                f"({', '.join(sorted(OPTIONS_OF['subproc']))}), got {name!r}"
             )
-    known = {**IN_PROCESS, **IN_WORKERS}
-    if unknown := [name for name in registry if name not in known]:
+    if unknown := [name for name in registry if name not in CLASSES]:
         logger.warning(
             "XuanCe %s: not replaced (no equivalent class): %s", version, ", ".join(unknown)
         )
-    before = {name: registry[name] for name in known if name in registry}
+    before = {name: registry[name] for name in CLASSES if name in registry}
     for name, entry in before.items():
         _originals.setdefault(name, entry)
-        supported = dummy_options if name in IN_PROCESS else subproc_options
-        given = {option: value for option, value in options.items() if option in supported}
-        registry[name] = partial(_make, known[name], **given)
+        backend, kind = CLASSES[name]
+        given = {key: value for key, value in options.items() if key in OPTIONS_OF[backend]}
+        registry[name] = partial(_make, kind, **given)
     logger.info("XuanCe %s: vector environments replaced: %s", version, ", ".join(before))
     if numbers == LEGACY_VERSION:
         logger.warning(
@@ -164,11 +157,6 @@ def uninstall() -> None:
         registry.update(_originals)
         _originals.clear()
         logger.info("XuanCe %s: its own vector environments restored", version)
-
-
-def _options_of(kind: type) -> set[str]:
-    """Return a class's arguments except those that XuanCe passes."""
-    return set(inspect.signature(kind).parameters) - {"env_fns", "env_seed"}
 
 
 def _registry() -> tuple[dict[str, Any], str, tuple[int, ...]]:
