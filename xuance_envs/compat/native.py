@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from time import perf_counter
 from typing import Any
 
@@ -40,8 +41,6 @@ from xuance_envs.vector_envs.grouped import GroupedVecEnv
 __all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
 
 logger = logging.getLogger("xuance_envs")
-
-_OWN_KEYS = "episode_step", "episode_score"  # info keys that this module computes
 
 
 def from_gymnasium(
@@ -185,15 +184,15 @@ class EngineGroup(Groups):
                     f"vector_env: expected an {name} space whose values can be stored in NumPy "
                     f"arrays, got {rows.layout.space}; use DummyVecEnv or SubprocVecEnv"
                 )
-        driver = NativeDriver(engine, arrays)
-        collector = NativeInfoCollector([driver], arrays)
-        super().__init__([driver], description, arrays, results=collector)
+        drivers = [NativeDriver(engine, arrays)]
+        results = NativeInfoCollector(drivers, arrays)
+        super().__init__(drivers, description, arrays, results=results)
         self._engine = engine
 
     @override
     def end(self, close_timeout: float | None = None) -> None:
         try:
-            self._engine.close()
+            self._engine.env.close()
         except Exception:
             logger.warning("closing %s failed", self._engine.name, exc_info=True)
 
@@ -230,7 +229,8 @@ class NativeDriver(LocalDriver):
             self._scores = np.zeros_like(arrays.rewards)
             self._score_vectors = ArrayKind(self._scores.dtype, self._scores.shape[1:])
         kind = self._score_vectors or NUMBER_KINDS[float]
-        self._own_kinds = dict(zip(_OWN_KEYS, (NUMBER_KINDS[int], kind), strict=True))
+        # Keys that this class computes.
+        self._own_kinds = {"episode_step": NUMBER_KINDS[int], "episode_score": kind}
         if not self._infos.write("episode_score", kind, 0.0):
             most = arrays.infos.bytes.shape[1] // self._scores.itemsize
             raise ValueError(
@@ -286,8 +286,7 @@ class NativeDriver(LocalDriver):
             raise EnvError(0, command, reason, traceback_of(error)) from error
 
     def times(self) -> StepTimes:
-        times = StepTimes.read(self._clock.memory)
-        return replace(times, slowest=None, slowest_time=np.nan)
+        return replace(StepTimes.read(self._clock.memory), slowest=None, slowest_time=np.nan)
 
     # -- commands ---------------------------------------------------------------------
 
@@ -304,7 +303,7 @@ class NativeDriver(LocalDriver):
         arrays.terminated[:] = step.terminated
         arrays.truncated[:] = step.truncated
         rests = reset_rests = self._no_envs
-        if step.infos or len(self._infos.table.keys) > len(_OWN_KEYS):
+        if step.infos or len(self._infos.table.keys) > len(self._own_kinds):
             rests = self._write(self._infos, step.infos, self._every)
         has_ends = len(step.ended) > 0
         if has_ends:
@@ -332,10 +331,9 @@ class NativeDriver(LocalDriver):
 
     def _reset(self, resets: Sequence[Reset]) -> Outcome:
         self._outcomes.begin()
+        resets = sorted(resets, key=itemgetter(0))
         envs = np.array([env for env, *_ in resets], np.intp)
-        order = envs.argsort()
-        envs = envs[order]
-        seeds = [resets[k][1] for k in order.tolist()]
+        seeds = [seed for _, seed, _ in resets]
         if len(envs) == self.hi:
             observations, infos = self._engine.reset(seeds, resets[0][2])
         else:
@@ -349,12 +347,18 @@ class NativeDriver(LocalDriver):
         return self._outcomes.outcome(False)
 
     def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
-        if mode is not None and mode != self._engine.env.render_mode:
+        env, name = self._engine.env, self._engine.name
+        if mode is not None and mode != env.render_mode:
             raise NotImplementedError(
-                f"render: expected mode {self._engine.env.render_mode!r}, the render_mode of "
-                f"{self._engine.name}, got {mode!r}"
+                f"render: expected mode {env.render_mode!r}, the render_mode of {name}, got "
+                f"{mode!r}"
             )
-        return self._engine.render(places)
+        frames = env.render()
+        if frames is None:
+            raise NotImplementedError(
+                f"render: {name} was created without a render_mode; create it with one"
+            )
+        return [frames[place] for place in places]
 
     def _replace(
         self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]
@@ -367,7 +371,7 @@ class NativeDriver(LocalDriver):
     def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> LazyRowExtras:
         """Write an engine's infos into columns; return those that do not fit."""
         at: Any = ALL_ENVS if len(envs) == self.hi else envs
-        rests, in_columns = [], {*_OWN_KEYS}
+        rests, in_columns = [], {*self._own_kinds}
         for key, part, mask in info_parts(infos):
             kind = None if isinstance(part, dict) else _row_kind(part)
             own = self._own_kinds.get(key)

@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,17 +87,6 @@ class NativeEngine(ABC):
     def start_next_episodes(self, step: EngineStep) -> None:
         """Start the next episodes, unless the environment has done so in the step."""
         step.reset_observations, step.reset_infos = self.reset_some(step.ended, seeds=())
-
-    def render(self, places: Sequence[int]) -> list[Any]:
-        frames = self.env.render()
-        if frames is None:
-            raise NotImplementedError(
-                f"render: {self.name} was created without a render_mode; create it with one"
-            )
-        return [frames[place] for place in places]
-
-    def close(self) -> None:
-        self.env.close()
 
 
 class CartPoleEngine(NativeEngine):
@@ -334,24 +324,15 @@ def rows_of(batch: Any, rows: Any) -> Any:
 
 def with_last(batch: Any, envs: Envs, last: Any) -> Any:
     """Return a copy of the batch in which the rows of ``envs`` are taken from ``last``."""
-    if isinstance(batch, dict):
-        return {key: with_last(part, envs, _part(last, key, envs)) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(with_last(part, envs, _part(last, i, envs)) for i, part in enumerate(batch))
-    replaced = np.array(batch)
+    replaced = map_batch(np.array, batch)
     if isinstance(last, np.ndarray) and last.dtype != object:
         replaced[envs] = last[envs]
-    else:
-        for env in envs.tolist():
-            replaced[env] = last[env]
+        return replaced
+    for env in envs.tolist():  # ``last`` is a batch, or an array of single observations
+        one = rows_of(last, env) if isinstance(last, dict | tuple) else last[env]
+        map_batch(partial(_set_row, env), replaced, one)
     return replaced
 
 
-def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """Return part ``key`` of ``last``, which is a batch or an array of single observations."""
-    if isinstance(last, dict | tuple):
-        return last[key]
-    part = np.full(len(last), None, object)
-    for env in envs.tolist():
-        part[env] = last[env][key]
-    return part
+def _set_row(row: int, array: NDArray[Any], value: Any) -> None:
+    array[row] = value
