@@ -142,8 +142,7 @@ class GymnasiumVectorEnv(InfoBatching, Uncopyable, gymnasium.vector.VectorEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment; return a tuple of the results."""
-        results: tuple[Any, ...] = raise_original(lambda: self.vec_env.call(name, *args, **kwargs))
-        return results
+        return tuple(raise_original(lambda: self.vec_env.call(name, *args, **kwargs)))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return a tuple with an attribute of each environment."""

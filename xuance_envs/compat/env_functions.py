@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -81,8 +82,4 @@ def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
     found: Any = __main__
     for name in entry.partition(":")[2].split("."):
         found = getattr(found, name, None)
-    if found is None:
-        return spec
-    derived = ("namespace", "name", "version")
-    fields = {name: value for name, value in vars(spec).items() if name not in derived}
-    return EnvSpec(**{**fields, "entry_point": found})
+    return spec if found is None else replace(spec, entry_point=found)

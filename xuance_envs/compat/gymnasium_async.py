@@ -105,7 +105,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         in_series: InSeries = "auto",
         **options: Unpack[ProcessOptions],
     ) -> None:
-        self._stepper: Stepper | None = None
+        self._stepper = None  # with a custom worker
         functions = list(env_fns)
         given = [*options, *(["in_series"] if in_series != "auto" else [])]
         if worker is not None:
@@ -168,22 +168,20 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
         """Start a reset, with the arguments and errors of ``SyncVectorEnv.reset``."""
-        stepper = self._stepper
-        if stepper is None:
+        if self._stepper is None:
             return super().reset_async(seed, options)  # type: ignore[arg-type]  # narrower there
         self._assert_is_running()
         envs, seeds, options = parse_reset(self.num_envs, seed, options, self._check_no_call)
-        self._finish_late(stepper)
-        stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
+        self._finish_late()
+        self._stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
         self._envs_reset = envs
         self._call_state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Finish the reset; return results in the form of ``SyncVectorEnv.reset``."""
-        stepper = self._stepper
-        if stepper is None:
+        if self._stepper is None:
             return super().reset_wait(timeout)
-        infos = self._finish(stepper, AsyncState.WAITING_RESET, stepper.finish_reset, timeout)
+        infos = self._finish(AsyncState.WAITING_RESET, self._stepper.finish_reset, timeout)
         return self._reset_result(infos, self._envs_reset)
 
     # -- step -------------------------------------------------------------------------
@@ -196,37 +194,33 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self._assert_is_running()
         if self._call_state is not AsyncState.DEFAULT or stepper.groups.ledger.pending:
             self._check_no_call("step_async")
-            self._finish_late(stepper)
+            self._finish_late()
         stepper.start_step(as_batch(self.single_action_space, actions))
         self._call_state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
         """Finish the step; return results in the form of ``SyncVectorEnv.step``."""
-        stepper = self._stepper
-        if stepper is None:
+        if self._stepper is None:
             return super().step_wait(timeout)
-        return self._step_result(
-            self._finish(stepper, AsyncState.WAITING_STEP, stepper.finish_step, timeout)
-        )
+        step = self._finish(AsyncState.WAITING_STEP, self._stepper.finish_step, timeout)
+        return self._step_result(step)
 
     # -- calls ------------------------------------------------------------------------
 
     def call_async(self, name: str, /, *args: object, **kwargs: object) -> None:
         """Start calling a method, or reading an attribute, of each environment."""
-        stepper = self._stepper
-        if stepper is None:
+        if self._stepper is None:
             return super().call_async(name, *args, **kwargs)
         self._make_idle("call_async")
         arguments = [(name, args, kwargs)] * self.num_envs
-        stepper.start_apply(env_functions.call_wrapper_attr, arguments)
+        self._stepper.start_apply(env_functions.call_wrapper_attr, arguments)
         self._call_state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Finish the calls and return a tuple of their results."""
-        stepper = self._stepper
-        if stepper is None:
+        if self._stepper is None:
             return super().call_wait(timeout)
-        return self._finish(stepper, AsyncState.WAITING_CALL, stepper.finish_apply, timeout)
+        return self._finish(AsyncState.WAITING_CALL, self._stepper.finish_apply, timeout)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each environment: one value for all, or a list or tuple of values.
@@ -234,8 +228,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         Raises:
             ValueError: a list or tuple has the wrong length.
         """
-        stepper = self._stepper
-        if stepper is None:
+        if self._stepper is None:
             return super().set_attr(name, values)
         self._assert_is_running()
         if not isinstance(values, list | tuple):
@@ -246,10 +239,10 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 f"Got `{len(values)}` values for {self.num_envs} environments."
             )
         self._check_no_call("set_attr")
-        self._finish_late(stepper)
+        self._finish_late()
         setter = AttributeSetter(env_functions.set_wrapper_attr)
-        stepper.start_apply(setter, [(name, value) for value in values])
-        self._report(stepper.finish_apply)
+        self._stepper.start_apply(setter, [(name, value) for value in values])
+        self._report(self._stepper.finish_apply)
 
     def _make_idle(self, what: str) -> None:
         if self._stepper is None:
@@ -259,7 +252,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
             )
         self._assert_is_running()
         self._check_no_call(what)
-        self._finish_late(self._stepper)
+        self._finish_late()
 
     # -- the pending call, with Gymnasium's errors and messages -----------------------
 
@@ -271,13 +264,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 pending,
             )
 
-    def _finish(
-        self,
-        stepper: Stepper,
-        state: AsyncState,
-        finish: Callable[[], _T],
-        timeout: float | None,
-    ) -> _T:
+    def _finish(self, state: AsyncState, finish: Callable[[], _T], timeout: float | None) -> _T:
         """Wait for the pending call, which must be of the given kind."""
         self._assert_is_running()
         if self._call_state is not state:
@@ -285,7 +272,7 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.",
                 state.value,
             )
-        if timeout is not None and not stepper.ready(timeout):
+        if timeout is not None and not self._stepper.ready(timeout):
             self._late, self._call_state = finish, AsyncState.DEFAULT
             raise multiprocessing.TimeoutError(
                 f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
@@ -294,9 +281,9 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
         self._call_state = AsyncState.DEFAULT
         return result
 
-    def _finish_late(self, stepper: Stepper) -> None:
+    def _finish_late(self) -> None:
         """Finish a call that timed out, or a step that an interrupt left pending."""
-        late = stepper.finish_step if stepper.waiting else self._late
+        late = self._stepper.finish_step if self._stepper.waiting else self._late
         if late is not None:
             self._report(late)
             self._late = None

@@ -331,8 +331,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
 
     def _apply(self, indices: Indices, function: Callable[..., Any], *args: Any) -> list[Any]:
         ids = [range(self.num_envs)[index] for index in self._get_indices(indices)]
-        results: list[Any] = raise_original(self._stepper.apply, ids, function, *args)
-        return results
+        return list(raise_original(self._stepper.apply, ids, function, *args))
 
 
 def _making_envs(env_fns: Iterable[Callable[[], Any]]) -> list[Callable[[], Any]]:

@@ -50,7 +50,7 @@ class SubsetStepper(Stepper):
         has_rows = actions.flat is not None and (
             actions.flat.ndim > 1 or isinstance(actions.layout.space, spaces.Discrete)
         )
-        self._action_rows = actions.flat if has_rows else None
+        self._action_lists: list[Any] = [actions.flat] if has_rows else actions.objects
         self._sent = np.zeros(self.num_envs, np.bool_)  # sent and not finished
         self._has_queued = False  # True if a sent environment waits for its group
         # By group: the environments of the last request if it was a step. If it was a command, a
@@ -105,8 +105,9 @@ class SubsetStepper(Stepper):
         if self._has_queued:
             self._start_queued()
         deadline = None if timeout is None else monotonic() + timeout
-        missing = wanted - self._num_finished()
-        while missing > 0 and (num_in_flight := int(np.count_nonzero(self._sent))):
+        while (missing := wanted - sum(map(len, self._finished_envs()))) > 0 and (
+            num_in_flight := int(np.count_nonzero(self._sent))
+        ):
             left = None
             if deadline is not None and missing < wanted:
                 left = max(deadline - monotonic(), 0.0)
@@ -114,7 +115,6 @@ class SubsetStepper(Stepper):
             one_at_a_time = self._has_queued or deadline is not None
             if not self._collect(left, 1 if one_at_a_time else min(missing, num_in_flight)):
                 break
-            missing = wanted - self._num_finished()
         self._free_arrays()
         parts, self._finished_parts = self._finished_parts, []
         return parts
@@ -168,9 +168,6 @@ class SubsetStepper(Stepper):
         """Environments that were sent and not received."""
         return np.unique(np.concatenate([*self._sent.nonzero(), *self._finished_envs()]))
 
-    def _num_finished(self) -> int:
-        return sum(map(len, self._finished_envs()))
-
     def _finished_envs(self) -> list[NDArray[np.intp]]:
         copied = [part.envs for part in self._finished_parts]
         return copied + [envs for envs, _ in self._finished_in_arrays.values()]
@@ -201,7 +198,8 @@ class SubsetStepper(Stepper):
             try:
                 self._replies = ledger.command(packed, dict)
             except Exception as error:
-                self._fail_with(error, fatal_on_error)
+                if fatal_on_error or is_fatal(error):
+                    self.fail()
                 raise
             return self._replies
         # Wait for interrupted commands too.
@@ -244,12 +242,7 @@ class SubsetStepper(Stepper):
 
     def _pack_step(self, driver: Driver, envs: Sequence[int]) -> Any:
         """Pack a step of some environments of a group, for its driver."""
-        actions = self.arrays.actions
-        lists: list[Any]
-        if self._action_rows is not None:
-            lists = [self._action_rows]
-        else:
-            lists = actions.objects or [list(self._read_actions())]
+        lists = self._action_lists or [list(self._read_actions())]
         given = [values[driver.lo : driver.hi] for values in lists]
         return driver.pack("step", given, next(self._numbers), driver.places_of(envs))
 
@@ -260,7 +253,8 @@ class SubsetStepper(Stepper):
         except Exception as error:
             self._ledger.check_not_closed(error)
             failed = self._last_request[self._ledger.in_flight.failed_group]
-            self._fail_with(error, failed is not False)
+            if failed is not False or is_fatal(error):
+                self.fail()
             raise
         self._ledger.check_not_closed()
         for k, reply in ready.items():
@@ -289,11 +283,6 @@ class SubsetStepper(Stepper):
             arrays.truncated.take(envs),
             infos,
         )
-
-    def _fail_with(self, error: Exception, always_fatal: bool) -> None:
-        """Call :meth:`fail` after an error that leaves the groups unusable."""
-        if always_fatal or is_fatal(error):
-            self.fail()
 
     def fail(self) -> None:
         """Close the groups, except for environments in this process, which stay usable."""

@@ -19,8 +19,6 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
-
 
 class InfoBatching:
     """Mixin that builds Gymnasium's dict of infos from the infos of all environments."""
@@ -90,7 +88,7 @@ def _built(batch: InfoBatch, envs: NDArray[np.intp]) -> Iterator[tuple[int, dict
 def merged_infos(
     infos: Iterable[tuple[int, dict[Any, Any]]],
     ends: Mapping[int, tuple[Any, dict[Any, Any]]],
-    add: AddInfo,
+    add: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]],
 ) -> dict[str, Any]:
     """Merge environments' infos; ``ends`` has ``(final_obs, reset_info)`` by environment."""
     merged: dict[str, Any] = {}
