@@ -239,7 +239,6 @@ class NativeDriver(LocalDriver):
             )
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._score_kind = int(self._score_kinds[0])
-        self._has_scores = True
         self._reset_infos = BulkInfoWriter(arrays.reset_infos)
         self._reset_infos.write("episode_step", NUMBER_KINDS[int], 0)
         self._ended = self._every[:0]
@@ -272,11 +271,11 @@ class NativeDriver(LocalDriver):
         return super().pack(command, *arguments)
 
     def _method(self, command: str) -> Callable[..., Any]:
-        return partial(self._do, command)
+        return partial(self._do, command, getattr(self, f"_{command}"))
 
-    def _do(self, command: str, *arguments: Any) -> Any:
+    def _do(self, command: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return getattr(self, f"_{command}")(*arguments)
+            return method(*arguments)
         except NotImplementedError:
             raise
         except Exception as error:
@@ -319,9 +318,7 @@ class NativeDriver(LocalDriver):
         if len(self._ended):
             self._steps[self._ended] = 0
             self._scores[self._ended] = 0
-        if not self._has_scores:
-            self._score_kinds[:] = self._score_kind
-            self._has_scores = True
+        self._score_kinds[:] = self._score_kind  # a reset has cleared them
         self._ended = step.ended
         self._steps += 1
         self._scores += step.rewards
@@ -342,7 +339,6 @@ class NativeDriver(LocalDriver):
         self._arrays.clear_results(envs)
         self.rests = self._replace(self._infos, infos, envs), self._no_envs
         self._scores[envs] = 0
-        self._has_scores = False
         self._ended = np.setdiff1d(self._ended, envs)
         return self._outcomes.outcome(False)
 
