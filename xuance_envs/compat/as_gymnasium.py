@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from xuance_envs.compat.stepping import checked_number_rewards, raise_original
 from xuance_envs.compat.vector_arguments import as_batch, parse_reset
-from xuance_envs.compat.vector_results import InfoBatching, StepResult, exchange_ended, merged_infos
+from xuance_envs.compat.vector_results import InfoBatching, StepResult, exchange_ended
 from xuance_envs.engine.data.space_layout import SpaceLayout, map_batch
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
@@ -93,7 +93,7 @@ class GymnasiumVectorEnv(InfoBatching, Uncopyable, gymnasium.vector.VectorEnv):
             lambda: self.vec_env.reset(seed=reset_seed, options=options, env_ids=ids)
         )
         pairs = zip(envs.tolist(), infos, strict=True)
-        return self._observations(), merged_infos(pairs, {}, self._add_info)
+        return self._observations(), self._merged(pairs, {})
 
     def step(self, actions: Any) -> StepResult:
         """Step all environments with a batch of actions from ``action_space``.
@@ -124,7 +124,7 @@ class GymnasiumVectorEnv(InfoBatching, Uncopyable, gymnasium.vector.VectorEnv):
             final = exchange_ended(vec_env, self._layout, obs, envs, first)
             resets = [each[env].pop("reset_info") for env in envs]
             starts = dict(zip(envs, zip(final, resets, strict=True), strict=True))
-            batched = merged_infos(enumerate(each), starts, self._add_info)
+            batched = self._merged(enumerate(each), starts)
         if final:
             obs = self._observations()
         return obs, vec_env.exact_rewards, terminated.copy(), truncated.copy(), batched

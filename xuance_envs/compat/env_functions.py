@@ -11,12 +11,10 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-RESERVED_METHODS = ("reset", "step", "close", "_setattr", "_check_spaces")
-
 
 def call_wrapper_attr(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Look up an attribute with ``get_wrapper_attr``; call it if it is callable, else return it."""
-    if name in RESERVED_METHODS:
+    if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
         raise ValueError(
             f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 
 import gymnasium
@@ -115,9 +116,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                     f"accept {', '.join(given)}"
                 )
             modes: Any = observation_mode, autoreset_mode  # checked by Gymnasium
-            limit: dict[str, Any] = {}  # before 1.4, Gymnasium does not accept the argument
-            if max_concurrency is not None:
-                limit["max_concurrency"] = max_concurrency
+            # Before 1.4, Gymnasium does not accept the argument.
+            limit: Any = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
             super().__init__(
                 functions, shared_memory, copy, context, daemon, worker, *modes, **limit
             )
@@ -272,7 +272,8 @@ class AsyncVectorEnv(GymnasiumResults, gymnasium.vector.AsyncVectorEnv):
                 f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.",
                 state.value,
             )
-        if timeout is not None and not self._stepper.ready(timeout):
+        ledger = self._stepper.groups.ledger
+        if timeout is not None and not ledger.ready_by(monotonic() + timeout):
             self._late, self._call_state = finish, AsyncState.DEFAULT
             raise multiprocessing.TimeoutError(
                 f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."

@@ -34,7 +34,6 @@ from xuance_envs.compat.stepping import (
     raise_original,
 )
 from xuance_envs.compat.vector_arguments import as_rows
-from xuance_envs.compat.vector_results import final_observations
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.space_rows import identity
@@ -76,6 +75,11 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
         self._reset_options()
         return self._batch()
 
+    def close(self) -> None:
+        """Close the environments and end their workers, if they have any."""
+        self.closed = True
+        self._stepper.close()
+
     def _batch(self) -> Any:
         return self._stepper.arrays.observations.copy()
 
@@ -86,7 +90,7 @@ class _StepperVecEnv(StatesMixin, sb3.VecEnv):
         infos = batch.dicts(np.arange(self.num_envs), TRUNCATED_KEY, only_truncated)
         if ends is not None:
             envs, reset_batch = ends.resets()
-            final = final_observations(self._stepper)
+            final = self._stepper.final_observations()
             for row, env in enumerate(envs.tolist()):
                 infos[env]["terminal_observation"] = final[row]
                 self.reset_infos[env] = reset_batch.build(row, env)
@@ -148,15 +152,10 @@ class DummyVecEnv(_StepperVecEnv, sb3.DummyVecEnv):
             actions = actions[: self.num_envs]  # Stable-Baselines3 ignores surplus actions
         self._stepper.discard_interrupted()
         self._stepper.start_step(as_rows(self.action_space, actions))
-        step = raise_original(self._stepper.finish_step)
-        dones, infos = self._ends_and_infos(step)
+        dones, infos = self._ends_and_infos(raise_original(self._stepper.finish_step))
         self.buf_rews[:] = as_float32(self._stepper.arrays.rewards)
         self.buf_dones[:], self.buf_infos = dones, infos
         return self._batch(), self.buf_rews.copy(), dones, infos
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._stepper.close()
 
     def _make_idle(self, what: str) -> None:
         self._stepper.discard_interrupted()
@@ -221,8 +220,7 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         settings = ProcessSettings(context=start_method, in_series=in_series, **options)
         self._stepper = raise_original(make_stepper, functions, Autoreset.SAME_STEP, settings)
         try:
-            described = self._stepper.description
-            spaces = described.observation_space, described.action_space
+            spaces = self._stepper.description.spaces[:2]
             sb3.VecEnv.__init__(self, self._stepper.num_envs, *spaces)
         except BaseException:
             self._stepper.close()
@@ -267,11 +265,6 @@ class SubprocVecEnv(_StepperVecEnv, sb3.SubprocVecEnv):
         result = stepper.arrays.observations.copy(), stepper.arrays.rewards.copy(), dones, (*infos,)
         stepper.groups.ledger.settle()  # an interrupted call can be repeated until here
         return result
-
-    def close(self) -> None:
-        """Close the environments and end the workers."""
-        self.closed = True
-        self._stepper.close()
 
     def get_images(self) -> Sequence[Any]:
         """Return a list with a frame of each environment.

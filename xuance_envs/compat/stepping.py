@@ -7,7 +7,6 @@ results of its library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -180,9 +179,18 @@ class Stepper:
             rest = [(place, env) for place, env in rest if place != place_of[env]]
         return results
 
-    def ready(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds; return whether the pending call is finished."""
-        return self._ledger.ready_by(monotonic() + timeout)
+    def final_observations(self) -> list[Any]:
+        """Return the last observations of the episodes that ended in the step."""
+        last = self.final
+        assert last is not None
+        # Single Discrete observations are ints, as the environments return them.
+        columns = [
+            part.tolist() if isinstance(leaf.space, spaces.Discrete) else list(part)
+            for part, leaf in zip(last.parts, last.layout.leaves, strict=True)
+        ]
+        if last.layout.flat:
+            return columns[0]
+        return [last.layout.unflatten([each[row] for each in columns]) for row in range(len(last))]
 
     @property
     def processes(self) -> list[Any]:

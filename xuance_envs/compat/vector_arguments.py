@@ -32,16 +32,12 @@ def parse_reset(
     options: dict[str, Any] | None,
     check_state: Callable[[str], None] | None = None,
 ) -> tuple[NDArray[np.intp], list[int | None], dict[str, Any] | None]:
-    if seed is None:
-        seeds: Sequence[int | None] = [None] * num_envs
-    elif isinstance(seed, int | np.integer):
-        seeds = [int(seed) + env for env in range(num_envs)]
-    else:
-        seeds = seed
-    if len(seeds) != num_envs:
+    if seed is None or isinstance(seed, int | np.integer):
+        seed = [None if seed is None else int(seed) + env for env in range(num_envs)]
+    if len(seed) != num_envs:
         raise ValueError(
             f"If seeds are passed as a list the length must match num_envs={num_envs} but got "
-            f"length={len(seeds)}."
+            f"length={len(seed)}."
         )
     if check_state is not None:
         check_state("reset_async")
@@ -49,7 +45,7 @@ def parse_reset(
     if options is not None and "reset_mask" in options:
         options = dict(options)
         envs = np.flatnonzero(_checked_mask(options.pop("reset_mask"), num_envs))
-    return envs, [seeds[env] for env in envs.tolist()], options
+    return envs, [seed[env] for env in envs.tolist()], options
 
 
 def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:

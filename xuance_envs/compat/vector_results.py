@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from xuance_envs.compat.stepping import FinishedStep, StatesMixin, Stepper
+from xuance_envs.compat.stepping import FinishedStep, StatesMixin
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
 from xuance_envs.engine.data.space_layout import SpaceLayout
@@ -31,7 +30,7 @@ class InfoBatching:
     def _reset_infos(self, infos: InfoBatch, envs: NDArray[np.intp]) -> dict[str, Any]:
         columns = self._plain_columns(infos, self._every)
         if columns is None:
-            return merged_infos(_built(infos, envs), {}, self._add_info)
+            return self._merged(_built(infos, envs), {})
         reset = np.zeros(self.num_envs, np.bool_)
         reset[envs] = True
         return _with_masks(columns, reset)
@@ -41,7 +40,7 @@ class InfoBatching:
         columns = self._plain_columns(step_infos, self._every)
         if ends is None:
             if columns is None:
-                return merged_infos(_built(step_infos, self._every), {}, self._add_info)
+                return self._merged(_built(step_infos, self._every), {})
             return _with_masks(columns, None)
         envs, reset_infos = ends.resets()
         reset_columns = self._plain_columns(reset_infos, envs)
@@ -50,7 +49,7 @@ class InfoBatching:
                 env: (final_obs[row], reset_infos.build(row, env))
                 for row, env in enumerate(envs.tolist())
             }
-            return merged_infos(_built(step_infos, self._every), starts, self._add_info)
+            return self._merged(_built(step_infos, self._every), starts)
         ended = np.zeros(self.num_envs, np.bool_)
         ended[envs] = True
         infos = _with_masks(columns, ~ended)
@@ -68,6 +67,21 @@ class InfoBatching:
         infos["final_info"], infos["_final_info"] = _with_masks(columns, ended), ended.copy()
         return infos
 
+    def _merged(
+        self,
+        infos: Iterable[tuple[int, dict[Any, Any]]],
+        ends: Mapping[int, tuple[Any, dict[Any, Any]]],
+    ) -> dict[str, Any]:
+        """Merge environments' infos; ``ends`` has ``(final_obs, reset_info)`` by environment."""
+        merged: dict[str, Any] = {}
+        for env, info in infos:
+            if env in ends:
+                final_obs, reset_info = ends[env]
+                final = {"final_obs": final_obs, "final_info": info}
+                merged, info = self._add_info(merged, final, env), reset_info
+            merged = self._add_info(merged, info, env)
+        return merged
+
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
         """Return the columns if Gymnasium would turn each into an array and a mask, else None."""
         # Gymnasium documents this method for overriding, despite its private name.
@@ -83,22 +97,6 @@ class InfoBatching:
 def _built(batch: InfoBatch, envs: NDArray[np.intp]) -> Iterator[tuple[int, dict[Any, Any]]]:
     ids = envs.tolist()
     return zip(ids, map(batch.build, ids, ids), strict=True)
-
-
-def merged_infos(
-    infos: Iterable[tuple[int, dict[Any, Any]]],
-    ends: Mapping[int, tuple[Any, dict[Any, Any]]],
-    add: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]],
-) -> dict[str, Any]:
-    """Merge environments' infos; ``ends`` has ``(final_obs, reset_info)`` by environment."""
-    merged: dict[str, Any] = {}
-    for env, info in infos:
-        if env in ends:
-            final_obs, reset_info = ends[env]
-            merged = add(merged, {"final_obs": final_obs, "final_info": info}, env)
-            info = reset_info
-        merged = add(merged, info, env)
-    return merged
 
 
 def _same_kinds(some: Columns, others: Columns) -> bool:
@@ -146,7 +144,7 @@ class GymnasiumResults(InfoBatching, StatesMixin):
 
     def _step_result(self, step: FinishedStep) -> StepResult:
         arrays, (_, ends) = self._stepper.arrays, step
-        final_obs = [] if ends is None else final_observations(self._stepper)
+        final_obs = [] if ends is None else self._stepper.final_observations()
         return (
             self._observation_batch(),
             arrays.rewards.copy(),
@@ -173,17 +171,3 @@ def exchange_ended(
         for target, part in zip(held, layout.flatten(observation), strict=True):
             target[env] = part
     return last
-
-
-def final_observations(stepper: Stepper) -> list[Any]:
-    """Return the last observations of the episodes that ended in the step."""
-    last = stepper.final
-    assert last is not None
-    # Single Discrete observations are ints, as the environments return them.
-    columns = [
-        part.tolist() if isinstance(leaf.space, spaces.Discrete) else list(part)
-        for part, leaf in zip(last.parts, last.layout.leaves, strict=True)
-    ]
-    if last.layout.flat:
-        return columns[0]
-    return [last.layout.unflatten([each[row] for each in columns]) for row in range(len(last))]
