@@ -9,9 +9,8 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from xuance_envs.compat.stepping import checked_number_rewards, raise_original
-from xuance_envs.compat.vector_arguments import as_batch, parse_reset
-from xuance_envs.compat.vector_results import InfoBatching, StepResult, exchange_ended
+from xuance_envs.compat.gymnasium_interface import InfoBatching, StepResult, as_batch, parse_reset
+from xuance_envs.compat.stepping import checked_number_rewards, exchange_ended, raise_original
 from xuance_envs.engine.data.space_layout import SpaceLayout, map_batch
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xuance_envs.compat.sb3 import TRUNCATED_KEY, BaseSB3VecEnv, Indices
-from xuance_envs.compat.stepping import checked_number_rewards
-from xuance_envs.compat.vector_arguments import as_rows
-from xuance_envs.compat.vector_results import exchange_ended
+from xuance_envs.compat.stepping import as_rows, checked_number_rewards, exchange_ended
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.state.checking import describe_difference

@@ -17,11 +17,11 @@ from gymnasium.vector.utils import batch_space
 
 from xuance_envs._override import Unpack
 from xuance_envs.compat import env_functions
-from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
-from xuance_envs.compat.stepping import Stepper, make_stepper, original_error, raise_original
-from xuance_envs.compat.vector_arguments import (
+from xuance_envs.compat.gymnasium_interface import (
     AUTORESET,
+    GymnasiumResults,
     ObservationMode,
+    StepResult,
     as_batch,
     check_max_concurrency,
     check_observation_mode,
@@ -29,7 +29,8 @@ from xuance_envs.compat.vector_arguments import (
     parse_reset,
     worker_settings,
 )
-from xuance_envs.compat.vector_results import GymnasiumResults, StepResult
+from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
+from xuance_envs.compat.stepping import Stepper, make_stepper, original_error, raise_original
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.single_env import spaces_of
 from xuance_envs.errors import EnvError, caller_stacklevel

@@ -10,16 +10,17 @@ import gymnasium
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
-from xuance_envs.compat.stepping import Stepper, make_stepper, raise_original
-from xuance_envs.compat.vector_arguments import (
+from xuance_envs.compat.gymnasium_interface import (
     AUTORESET,
+    GymnasiumResults,
     ObservationMode,
+    StepResult,
     as_batch,
     check_observation_mode,
     checked_spaces,
     parse_reset,
 )
-from xuance_envs.compat.vector_results import GymnasiumResults, StepResult
+from xuance_envs.compat.stepping import Stepper, make_stepper, raise_original
 from xuance_envs.engine.data.space_rows import identity
 from xuance_envs.engine.group.single_env import spaces_of
 

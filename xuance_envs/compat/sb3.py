@@ -30,10 +30,10 @@ from xuance_envs.compat.stepping import (
     FinishedStep,
     StatesMixin,
     Stepper,
+    as_rows,
     make_stepper,
     raise_original,
 )
-from xuance_envs.compat.vector_arguments import as_rows
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.space_rows import identity

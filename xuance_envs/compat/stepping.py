@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.group.outcome import Autoreset
@@ -301,6 +301,24 @@ def _first_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDe
             "env_fns), weights)",
         )
     return described[0][1]
+
+
+def as_rows(space: Space[Any], actions: Any) -> Any:
+    """Convert a tuple or array of single actions to a list, for Dict and Tuple spaces."""
+    is_composite = isinstance(space, spaces.Dict | spaces.Tuple)
+    return list(actions) if is_composite and isinstance(actions, tuple | np.ndarray) else actions
+
+
+def exchange_ended(
+    vec_env: VecEnv, layout: SpaceLayout, obs: Any, envs: Sequence[int], first: Sequence[Any]
+) -> list[Any]:
+    """Return copies of final observations; write the next episodes' first ones to ``buf_obs``."""
+    parts, held = layout.flatten(obs), layout.flatten(vec_env.buf_obs)
+    last = [copy_of(layout.unflatten([part[env] for part in parts])) for env in envs]
+    for env, observation in zip(envs, first, strict=True):
+        for target, part in zip(held, layout.flatten(observation), strict=True):
+            target[env] = part
+    return last
 
 
 def check_number_rewards(name: str, reward_space: spaces.Box | None, way_out: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from xuance_envs._override import Unpack
 from xuance_envs.compat.env_functions import registering
+from xuance_envs.compat.gymnasium_interface import start_method
 from xuance_envs.compat.tianshou_vector_env import TianshouVectorEnv, common_description, tianshou
-from xuance_envs.compat.vector_arguments import start_method
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.vector_envs.options import InSeries, ProcessOptions, RayActorOptions

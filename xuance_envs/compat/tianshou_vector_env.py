@@ -20,9 +20,8 @@ except ImportError as error:
     ) from error
 
 from xuance_envs.compat import tianshou_env_functions
-from xuance_envs.compat.stepping import raise_original
+from xuance_envs.compat.stepping import as_rows, raise_original
 from xuance_envs.compat.subset_stepper import PartialStep, SubsetStepper
-from xuance_envs.compat.vector_arguments import as_rows
 from xuance_envs.engine.data.space_layout import shape_of_rewards
 from xuance_envs.engine.group.base_env_group import AttributeSetter
 from xuance_envs.engine.group.outcome import Autoreset
