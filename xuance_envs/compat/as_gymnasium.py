@@ -91,8 +91,7 @@ class GymnasiumVectorEnv(InfoBatching, Uncopyable, gymnasium.vector.VectorEnv):
         _, infos = raise_original(
             lambda: self.vec_env.reset(seed=reset_seed, options=options, env_ids=ids)
         )
-        pairs = zip(envs.tolist(), infos, strict=True)
-        return self._observations(), self._merged(pairs, {})
+        return self._observations(), self._merged(zip(envs.tolist(), infos, strict=True), {})
 
     def step(self, actions: Any) -> StepResult:
         """Step all environments with a batch of actions from ``action_space``.
