@@ -54,17 +54,6 @@ def test_what_does_not_work_is_said_with_its_error_and_the_rest_is_tried(
     assert any(re.match(r"compat.gymnasium.SyncVectorEnv +ok", line) for line in lines[kinds:])
 
 
-def test_the_error_of_a_server_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "ENV", "NoSuchGame-v0")
-    with (
-        pytest.raises(
-            RuntimeError, match=r"did not start: .*NoSuchGame.*run: python -m xuance_envs"
-        ),
-        doctor._running_server(),
-    ):
-        pass
-
-
 def test_the_import_that_turned_the_gil_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     warning = (
         "<frozen importlib._bootstrap>:491: RuntimeWarning: The global interpreter lock (GIL) has "

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -160,30 +159,12 @@ def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContex
 @contextmanager
 def _running_server() -> Iterator[Any]:
     from xuance_envs.remote.client.remote_vec_env import RemoteVecEnv
+    from xuance_envs.remote.server import Server
+    from xuance_envs.remote.settings import Catalogue, Settings
 
-    arguments = ["-m", "xuance_envs", "serve", "--env", ENV, "--port", "0"]
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log,
-        subprocess.Popen(
-            [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=log, text=True
-        ) as server,
-    ):
-        assert server.stdout is not None
-        try:
-            url = re.search(r"http://\S+", server.stdout.readline())
-            if url is None:
-                server.terminate()
-                server.wait()
-                log.seek(0)
-                error = (log.read().strip() or "it printed no error").splitlines()[-1]
-                command = " ".join(["python", *arguments])
-                raise RuntimeError(
-                    f"the server did not start: {error}; for its whole output, run: {command}"
-                )
-            with RemoteVecEnv(url[0], ENV, 4) as envs:
-                yield envs
-        finally:
-            server.terminate()
+    settings = Settings(Catalogue.of_ids([ENV]))
+    with Server(settings, port=0) as server, RemoteVecEnv(server.url, ENV, 4) as envs:
+        yield envs
 
 
 def _smoke_test(make: Callable[[], AbstractContextManager[Any]]) -> None:
