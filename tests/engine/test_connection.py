@@ -29,7 +29,7 @@ from xuance_envs.engine.ray.authenticated_connection import (
     Listener,
     connect_authenticated,
 )
-from xuance_envs.engine.ray.connection import DirectConnection, MessageReader, header, send_message
+from xuance_envs.engine.ray.connection import HEADER, DirectConnection, MessageReader, send_message
 from xuance_envs.engine.ray.exchange import Exchange
 from xuance_envs.engine.stream import PeerGoneError
 
@@ -239,7 +239,7 @@ def test_a_forked_process_has_no_end_of_it(pool: ThreadPoolExecutor) -> None:
 
 def as_bytes(number: int, *parts: bytes) -> bytes:
     body = b"".join(parts)
-    return header(number, len(body)) + body
+    return HEADER.pack(number, len(body)) + body
 
 
 def all_of(incoming: MessageReader) -> list[tuple[int, bytes]]:

@@ -60,30 +60,24 @@ class ActorOptions:
         return self.scheduling_strategy in ("SPREAD", "DEFAULT")
 
     def for_ray(self) -> dict[str, Any]:
-        custom = dict(self.resources)
-        gpus, memory = custom.pop("GPU", None), custom.pop("memory", None)
+        custom, strategy = dict(self.resources), self.scheduling_strategy
+        if self.node is not None:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            strategy = NodeAffinitySchedulingStrategy(self.node, soft=True)
         # Ray must not restart actors or repeat calls. Task events take a tenth of a call's time.
-        options: dict[str, Any] = {
+        options = {
             "num_cpus": self.num_cpus,
             "max_restarts": 0,
             "max_task_retries": 0,
             "enable_task_events": False,
-            "scheduling_strategy": self._strategy(),
-        }
-        given = {
-            "num_gpus": gpus,
-            "memory": memory,
+            "scheduling_strategy": strategy,
+            "num_gpus": custom.pop("GPU", None),
+            "memory": custom.pop("memory", None),
             "resources": custom or None,
             "runtime_env": None if self.runtime_env is None else dict(self.runtime_env),
         }
-        return options | {name: value for name, value in given.items() if value is not None}
-
-    def _strategy(self) -> Any:
-        if self.node is None:
-            return self.scheduling_strategy
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        return NodeAffinitySchedulingStrategy(self.node, soft=True)
+        return {name: value for name, value in options.items() if value is not None}
 
 
 class RayGroupActor(GroupActor):

@@ -23,24 +23,20 @@ from xuance_envs.engine.system.current import system
 SEND_TIMEOUT = 1.0  # seconds to wait until the actor reads more of a request
 END_POLL_INTERVAL = 1.0  # seconds between an actor's checks for the end of an idle connection
 
-_HEADER = struct.Struct("<QQ")
+HEADER = struct.Struct("<QQ")
 _MAX_KEPT_BYTES = 1 << 26  # maximum size of a message buffer that is reused for the next message
 _MAX_PARTS = 512  # maximum number of buffers in one write; operating systems have a limit
-
-
-def header(number: int, size: int) -> bytes:
-    return _HEADER.pack(number, size)
 
 
 def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -> None:
     """Send a message through a blocking socket."""
     size = sum([memoryview(part).nbytes for part in parts])
-    whole = [header(number, size), *parts]
+    whole = [HEADER.pack(number, size), *parts]
     if len(whole) > _MAX_PARTS:
         whole = [b"".join(whole)]
     try:
         sent = system.send_parts(connection, whole)
-        if sent < _HEADER.size + size:
+        if sent < HEADER.size + size:
             connection.sendall(b"".join(whole)[sent:])
     except OSError as error:
         raise PeerGoneError(str(error)) from error
@@ -48,13 +44,13 @@ def send_message(connection: socket.socket, number: int, parts: Sequence[Any]) -
 
 class MessageReader(Receiver):
     def __init__(self, connection: socket.socket) -> None:
-        super().__init__(connection.fileno(), _HEADER, max_kept=_MAX_KEPT_BYTES)
+        super().__init__(connection.fileno(), HEADER, max_kept=_MAX_KEPT_BYTES)
 
     def first(self) -> tuple[int, memoryview] | None:
         """Return number and content of the first message, valid until :meth:`clear`, or None."""
         if (message := self.whole()) is None:
             return None
-        return _HEADER.unpack_from(message)[0], message[_HEADER.size :]
+        return HEADER.unpack_from(message)[0], message[HEADER.size :]
 
 
 class DirectConnection(Sender):
@@ -73,7 +69,7 @@ class DirectConnection(Sender):
     def send(self, number: int, request: bytes) -> bool:
         """Send a request; return False if the actor reads nothing for SEND_TIMEOUT seconds."""
         if number != self._number:
-            message = header(number, len(request)) + request
+            message = HEADER.pack(number, len(request)) + request
             # One statement without calls, so an interrupt cannot come halfway.
             self._number, self._message, self._written = number, message, []
         try:
