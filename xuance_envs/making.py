@@ -233,17 +233,13 @@ def make_vec(
         raise
 
 
-def env_maker(
-    env_id: str | EnvSpec, render_mode: str | None = None, **env_kwargs: Any
-) -> partial[Any]:
+def env_maker(env_id: str | EnvSpec, **env_kwargs: Any) -> partial[Any]:
     """Return a picklable factory of one environment of :func:`make_vec`; it accepts ``seed``."""
     if not isinstance(env_id, str | EnvSpec):
         raise TypeError(
             f"env_id: expected an id or an EnvSpec, got {env_id!r}; for environments without an "
             "id, pass functions that create them to SubprocVecEnv, ThreadVecEnv or DummyVecEnv"
         )
-    if render_mode is not None:
-        env_kwargs = {"render_mode": render_mode, **env_kwargs}
     name = _name_of(env_id)
     spec = gymnasium.registry.get(name)
     if _is_atari(name) and env_id in (name, spec):
