@@ -13,7 +13,7 @@ import pytest
 from starts import FORKING
 from warm_python import run_python
 
-from xuance_envs.measuring_commands import _demo_of
+from xuance_envs.measuring_commands import _cases, _demo_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -70,19 +70,21 @@ def test_the_demo_shows_a_table_saves_a_plot_and_ends_with_the_next_command(tmp_
 
 
 def test_the_demo_compares_cheap_environments_with_costly_ones() -> None:
-    demo = _demo_of("CartPole-v1")
-    assert [(case.title, case.num_envs) for case in demo.cases(None)] == [
+    env_fn, _ = _demo_of("CartPole-v1")
+    cases = _cases("CartPole-v1", env_fn, False, None)
+    assert [(case.title, case.num_envs) for case in cases] == [
         ("8 × CartPole-v1", 8),
         ("64 × CartPole-v1", 64),
         ("8 × CartPole-v1 + 1 ms", 8),
     ]
-    env = demo.cases(None)[-1].env_fn()
+    env = cases[-1].env_fn()
     env.reset(seed=0)
     start = time.thread_time()
     for _ in range(5):
         env.step(0)
     assert time.thread_time() - start >= 5e-3
-    assert [case.title for case in demo.cases([3])] == ["3 × CartPole-v1"]
+    only_three = _cases("CartPole-v1", env_fn, False, [3])
+    assert [case.title for case in only_three] == ["3 × CartPole-v1"]
 
 
 def test_the_demo_plays_atari_games(tmp_path: Path) -> None:

@@ -55,24 +55,6 @@ DEMO_PHASES = 1 + progress_ticks(1, DEMO_ROUNDS)
 """Progress ticks per backend: one for collecting episodes, then those of the measurement."""
 
 
-class Demo(NamedTuple):
-    env_id: str
-    env_fn: Callable[[], Any]
-    backends: Backends
-    num_envs: tuple[int, ...]
-
-    def cases(self, sizes: Sequence[int] | None) -> list[Case]:
-        """Return the cases to measure; the default cases include one with slow steps."""
-        cases = [
-            Case(f"{num_envs} × {self.env_id}", self.env_fn, num_envs)
-            for num_envs in dict.fromkeys(sizes or self.num_envs)
-        ]
-        if not sizes and self.backends is GYM_BACKENDS:
-            title = f"{self.num_envs[0]} × {self.env_id} + 1 ms"
-            cases.append(Case(title, partial(CostlyEnv, self.env_fn), self.num_envs[0]))
-        return cases
-
-
 class Case(NamedTuple):
     """Environments that the demo measures in each of its backends."""
 
@@ -147,14 +129,15 @@ def run_demo(args: argparse.Namespace) -> None:
     _require("demo", "plot", "tqdm", "matplotlib")
     from tqdm import tqdm
 
-    demo = _demo_of(args.id or args.env or "CartPole-v1")
+    env_id = args.id or args.env or "CartPole-v1"
+    env_fn, backends = _demo_of(env_id)
     try:
-        probe = demo.env_fn()
+        probe = env_fn()
     except (gymnasium.error.Error, ImportError) as error:
-        raise CommandError(f"cannot make {demo.env_id!r}: {error}") from error
+        raise CommandError(f"cannot make {env_id!r}: {error}") from error
     probe.close()
-    print(f"{demo.env_id}: observations {probe.observation_space}, actions {probe.action_space}")
-    if demo.env_id == "CartPole-v1" and not args.no_training:
+    print(f"{env_id}: observations {probe.observation_space}, actions {probe.action_space}")
+    if env_id == "CartPole-v1" and not args.no_training:
         _require("demo", "demo", "torch", "PIL", "pygame")
         from xuance_envs.demo import show_learning
 
@@ -164,12 +147,12 @@ def run_demo(args: argparse.Namespace) -> None:
 
     panels: dict[str, list[Throughput]] = {}
     rows: list[list[str]] = []
-    cases = demo.cases(args.num_envs)
-    total = len(cases) * len(demo.backends) * DEMO_PHASES
+    cases = _cases(env_id, env_fn, backends is ATARI_BACKENDS, args.num_envs)
+    total = len(cases) * len(backends) * DEMO_PHASES
     with tqdm(total=total, unit="run", disable=None) as bar:
         for case in cases:
             actions = sample_actions(probe.action_space, case.num_envs)
-            panels[case.title], new_rows = _demo_case(demo, case, actions, args.seconds, bar)
+            panels[case.title], new_rows = _demo_case(backends, case, actions, args.seconds, bar)
             rows += new_rows
 
     header = ("backend", "environments", "steps/s", "spread", "× Dummy", "score", "length")
@@ -186,11 +169,11 @@ def run_demo(args: argparse.Namespace) -> None:
         "SubprocVecEnv_Gym otherwise, with caller_steps=True unless your program needs the CPU\n"
         "while the environments step. make_vec(id, n) measures which is faster and uses it.\n"
     )
-    plot = args.out / f"{demo.env_id.replace('/', '-')}.png"
+    plot = args.out / f"{env_id.replace('/', '-')}.png"
     plot_throughput(panels, plot, title="Random actions")
     print("Plot:")
     print(plot)
-    print(f"\nNext, with your environment's id: {_python()} -m xuance_envs bench {demo.env_id}")
+    print(f"\nNext, with your environment's id: {_python()} -m xuance_envs bench {env_id}")
 
 
 def _python() -> str:
@@ -203,35 +186,45 @@ def _python() -> str:
     return sys.executable
 
 
-def _demo_of(env_id: str) -> Demo:
-    """Return the demo for the id of a Gymnasium environment or an Atari game."""
-    gym = Demo(env_id, partial(Gym_Env, env_id), GYM_BACKENDS, (8, 64))
+def _demo_of(env_id: str) -> tuple[Callable[[], Any], Backends]:
+    """Return the factory and the backends for the id of an environment or an Atari game."""
+    env_fn = partial(Gym_Env, env_id)
     if (env_id in gymnasium.registry and not env_id.startswith("ALE/")) or ":" in env_id:
-        return gym
+        return env_fn, GYM_BACKENDS
     try:
         full_id(env_id)
     except (UnknownGameError, ImportError) as no_game:
         try:
-            gym.env_fn().close()
+            env_fn().close()
         except (gymnasium.error.Error, ImportError) as error:
             raise CommandError(
                 f"cannot make {env_id!r}. As a Gymnasium environment: {error} "
                 f"As an Atari game: {no_game}"
             ) from None
-        return gym
-    env_fn = partial(Atari_Env, env_id, image_size=84, terminal_on_life_loss=False)
-    return Demo(env_id, env_fn, ATARI_BACKENDS, (8,))
+        return env_fn, GYM_BACKENDS
+    return partial(Atari_Env, env_id, image_size=84, terminal_on_life_loss=False), ATARI_BACKENDS
+
+
+def _cases(
+    env_id: str, env_fn: Callable[[], Any], is_atari: bool, sizes: Sequence[int] | None
+) -> list[Case]:
+    """Return the cases to measure; the default cases include one with slow steps."""
+    counts = dict.fromkeys(sizes or ([8] if is_atari else [8, 64]))
+    cases = [Case(f"{count} × {env_id}", env_fn, count) for count in counts]
+    if not (sizes or is_atari):
+        cases.append(Case(f"8 × {env_id} + 1 ms", partial(CostlyEnv, env_fn), 8))
+    return cases
 
 
 def _demo_case(
-    demo: Demo, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
+    backends: Backends, case: Case, actions: Sequence[Any], seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], list[list[str]]]:
     """Collect episodes in each backend, then time the backends; return times and table rows."""
     show = _progress(bar, f"{case.title}: ")
     with ExitStack() as stack:
         runners: dict[str, StepLoop] = {}
         means: dict[str, list[str]] = {}
-        for name, backend in demo.backends.items():
+        for name, backend in backends.items():
             bar.set_description(f"{case.title}: {name}: starting")
             vec_env = stack.enter_context(backend([case.env_fn] * case.num_envs))
             vec_env.reset(seed=0)
@@ -293,7 +286,7 @@ def run_bench(args: argparse.Namespace) -> None:
     _require("bench", "plot", "tqdm")
     from tqdm import tqdm
 
-    make_env = _demo_of(args.id).env_fn
+    make_env, _ = _demo_of(args.id)
     sizes = list(dict.fromkeys(args.num_envs))
     results = []
     total = len(sizes) * (1 + progress_ticks(3, tuning.ROUNDS))
