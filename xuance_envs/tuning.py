@@ -266,24 +266,23 @@ def _planned(
             f"a step spends only {probe.cpu_fraction:.0%} of its time on the CPU: environments "
             "that wait need their own processes or threads"
         )
-        return (), 0, reason
-    if len(estimates) == 1 and not others:
-        only = estimates[0]
-        if only.backend == "subproc":
-            return (), 0, _only_candidate("subproc", only.options)
-        return (), 0, f"only one {'environment' if num_envs == 1 else 'CPU'}"
-    if num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
-        return (), 0, "stepping all environments takes less time than waking a worker"
-    best = max(each.steps_per_second for each in estimates)
-    likely = [each for each in estimates if each.steps_per_second > MIN_EXPECTED_RATIO * best]
-    count = _affordable(likely, probe, num_envs)
-    if not count:
+    elif len(estimates) == 1 and not others:
+        reason = f"only one {'environment' if num_envs == 1 else 'CPU'}"
+        if estimates[0].backend == "subproc":
+            reason = _only_candidate("subproc", estimates[0].options)
+    elif num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
+        reason = "stepping all environments takes less time than waking a worker"
+    else:
+        best = max(each.steps_per_second for each in estimates)
+        likely = [each for each in estimates if each.steps_per_second > MIN_EXPECTED_RATIO * best]
+        if count := _affordable(likely, probe, num_envs):
+            reason = "the best estimate among candidates within 10 % of the highest measured speed"
+            if count < num_envs:
+                many = counted(count, "environment")
+                reason += f"; measured with {many}, because making one is slow"
+            return likely, count, reason
         reason = f"estimated, not measured: making an environment takes {probe.making_time:.1g} s"
-        return (), 0, reason
-    reason = "the best estimate among candidates within 10 % of the highest measured speed"
-    if count < num_envs:
-        reason += f"; measured with {counted(count, 'environment')}, because making one is slow"
-    return likely, count, reason
+    return (), 0, reason
 
 
 def _affordable(candidates: Sequence[Candidate], probe: Probe, num_envs: int) -> int:
