@@ -157,7 +157,6 @@ def _find_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
 class _FrameHistory:
     def __init__(self) -> None:
         self._images: deque[list[Any]] = deque()
-        self._size = 0
         self._mode: str | None = None
 
     def add(self, envs: DummyVecEnv) -> None:
@@ -165,10 +164,9 @@ class _FrameHistory:
         self._mode = envs.render_mode
         images = [_downscaled(image) for image in envs.render()]
         self._images.append(images)
-        self._size += sum(image.nbytes for image in images if image is not None)
-        while self._size > _MAX_FRAME_BYTES and len(self._images) > 1:
-            first = self._images.popleft()
-            self._size -= sum(image.nbytes for image in first if image is not None)
+        size = sum(image.nbytes for image in images if image is not None)
+        while len(self._images) > max(1, _MAX_FRAME_BYTES // max(size, 1)):
+            self._images.popleft()
 
     def save(self, path: Path, env: int, first: int) -> None:
         place = env - first

@@ -144,15 +144,12 @@ class RayCluster:
     def release(self) -> None:
         """Release the connection; repeated calls do nothing."""
         with _lock:
-            if not self._is_holder:
-                return
-            self._is_holder = False
-            if self._identity != RayCluster._shared:
-                return  # it was shut down, and there is a new one
-            RayCluster._holders -= 1
-            if not RayCluster._holders and self.alive:
-                RayCluster._shared = None
-                self._ray.shutdown()
+            was_holder, self._is_holder = self._is_holder, False
+            if was_holder and self._identity == RayCluster._shared:  # else there is a new one
+                RayCluster._holders -= 1
+                if not RayCluster._holders and self.alive:
+                    RayCluster._shared = None
+                    self._ray.shutdown()
 
     @property
     def alive(self) -> bool:
@@ -261,13 +258,12 @@ class RayCluster:
         # A Ray Client connection only reports total resources.
         outside = self._ray.util.client.ray.is_connected()
         free: Mapping[str, Any] = {} if outside else state.available_resources_per_node()
-        capacities = {}
-        for node in self._ray.nodes():
-            if node["Alive"]:
-                total = _capacity(node["Resources"], options.counted)
-                now = _capacity(free.get(node["NodeID"], node["Resources"]), options.counted)
-                capacities[node["NodeID"]] = (now, total)
-        return capacities
+        totals = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        needed = options.counted
+        return {
+            node: (_capacity(free.get(node, total), needed), _capacity(total, needed))
+            for node, total in totals.items()
+        }
 
     def describe_shortage(self, options: ActorOptions, workers: int) -> str:
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
