@@ -254,8 +254,7 @@ class ActorClient:
 
     def mark_lost(self, report: str) -> None:
         """Record that the actor has failed, and kill it in case it is still running."""
-        lines = report.strip().splitlines()
-        self.lost = "\n".join(lines[:_MAX_REPORT_LINES])
+        self.lost = "\n".join(report.strip().splitlines()[:_MAX_REPORT_LINES])
         self.kill()
 
     def ask_to_close(self) -> Any:

@@ -129,9 +129,8 @@ class ConnectionServer:
         with ThreadPoolExecutor(self._num_groups + 1) as pool:
             pool.submit(self._watch)
             try:
-                self._answer_requests(pool)
-            except PeerGoneError:
-                pass
+                with suppress(PeerGoneError):
+                    self._answer_requests(pool)
             finally:
                 self._closed.set()
                 self._shut_down()  # a thread may be waiting to send

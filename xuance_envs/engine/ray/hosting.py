@@ -144,13 +144,10 @@ class WorkerHosting:
     def allocate(self, spaces: StepSpaces) -> StepArrays:
         self._arrays = self.backend.allocate(spaces, len(self._plan.envs))
         for worker in self.backend.workers:
-            self._attach(worker)
+            self.attach(worker)
         return self._arrays
 
-    def restart(self, index: int) -> None:
-        self._attach(self.backend.restart(index))
-
-    def _attach(self, worker: ProcessDriver) -> None:
+    def attach(self, worker: ProcessDriver) -> None:
         first = self._plan.envs.start
         worker.attach(self._arrays.slice(worker.lo - first, worker.hi - first))
 
@@ -177,7 +174,7 @@ class _WorkerGroup(HostedGroup):
         try:
             if packed.command == "rebuild" and self.last_number:  # otherwise the process is new
                 self._extents = NO_EXTENTS
-                self._hosting.restart(self._index)
+                self._hosting.attach(self._hosting.backend.restart(self._index))
             if buffers := packed.buffers:
                 buffers = self._hosting.state_transfer.export(buffers)
         except (OSError, MemoryError) as error:  # the worker was not involved

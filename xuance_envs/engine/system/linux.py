@@ -236,17 +236,15 @@ def _guard(worker: int) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):  # the main process handles these
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL))
-    status = None
-    while status is None:
-        pid, ended = os.waitpid(-1, 0)
-        if pid == worker:
-            status = ended
+    while (ended := os.waitpid(-1, 0))[0] != worker:
+        pass
     with suppress(ChildProcessError):  # raised when no child is left
         while True:
             for pid in descendants(os.getpid(), parents()):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             os.waitpid(-1, 0)
+    status = ended[1]
     if os.WIFSIGNALED(status):
         ending = os.WTERMSIG(status)
         if ending != signal.SIGKILL:
