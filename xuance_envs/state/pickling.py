@@ -21,6 +21,13 @@ from xuance_envs.state.handlers import handler_of
 from xuance_envs.state.state_plan import PROTOCOL, StatePlan
 from xuance_envs.state.unpickling import SAFE_CLASSES, StateUnpickler, check_safe
 from xuance_envs.state.values import functions, reducers, tensors
+from xuance_envs.state.values.attributes import (
+    ONE_HOLDER,
+    attributes_to_set,
+    dict_holders,
+    hidden_attributes,
+    overrides_pickling,
+)
 from xuance_envs.state.values.graph import EMPTY_CELL
 from xuance_envs.state.values.held_values import is_resource, name_of, why_not_kept, why_refused
 
@@ -97,13 +104,13 @@ class StatePickler(pickle.Pickler):
             return rebuild.new_resource, (name_of(kind),)
         if tensors.is_tensor(obj):
             self._check_tensor(obj)
-        if not self._tried and reducers.dict_holders(obj) > reducers.ONE_HOLDER:
+        if not self._tried and dict_holders(obj) > ONE_HOLDER:
             return reducers.reduce_with_dict(obj)
         if kind is object and (found := self._sentinel(obj)) is not None:
             return found
         if reducers.inherited_reducer(kind) is not None:
             return reducers.reduction(obj)
-        if reducers.overrides_pickling(kind):
+        if overrides_pickling(kind):
             return self._reduce_completely(obj)
         return reducers.reduce_container(obj) if reducers.is_own_container(kind) else NotImplemented
 
@@ -125,9 +132,9 @@ class StatePickler(pickle.Pickler):
         if id(obj) in self._tried:
             return NotImplemented
         self._tried.add(id(obj))
-        hidden = reducers.hidden_attributes(obj)
+        hidden = hidden_attributes(obj)
         attributes = {name: item for name, item in hidden.items() if self._can_save(item)}
-        attributes |= reducers.attributes_to_set(obj, hidden)
+        attributes |= attributes_to_set(obj, hidden)
         self._tried.remove(id(obj))
         reduced = reducers.reduction(obj) if attributes else ()
         if type(reduced) is not tuple or not 2 <= len(reduced) <= 5:

@@ -24,13 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xuance_envs.state import rebuild
+from xuance_envs.state.values.attributes import hidden_attributes, overrides_pickling
 from xuance_envs.state.values.functions import cell_content, code_digest, full_name, named_in_module
-from xuance_envs.state.values.reducers import (
-    NEW_OBJECT,
-    hidden_attributes,
-    overrides_pickling,
-    reduction,
-)
+from xuance_envs.state.values.reducers import NEW_OBJECT, reduction
 from xuance_envs.state.values.seeds import LazySeedSequence, seed_parameters_of
 from xuance_envs.state.values.tensors import is_tensor
 
