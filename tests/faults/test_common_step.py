@@ -449,7 +449,7 @@ def test_closing_in_a_signal_handler_ends_the_step(teams: bool) -> None:
 @pytest.mark.parametrize("workers", [N, N + 1, 31, 32, 33, 36, 37, 64, 128, 1000])
 def test_each_team_is_woken_by_one_process(workers: int, teams: bool) -> None:
     memory = SharedMemory(reserved=0)
-    common = common_step.open_common_step(memory, memory.allocate(workers), workers, 0.0, False)
+    common = common_step.open_common_step(memory, memory.allocate(workers, []), workers, 0.0, False)
     assert common is not None
     fds = [common.share_of(k)[0] for k in range(workers)]
     common.close()

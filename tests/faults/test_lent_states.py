@@ -254,15 +254,16 @@ def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: s
         envs.close()
 
 
-def test_an_interrupt_leaves_nothing_for_long() -> None:
+@pytest.mark.parametrize("where", ["", "process/shared_memory.py", "process/process_backend.py"])
+def test_an_interrupt_leaves_nothing_for_long(where: str) -> None:
     with subproc([Watching] * N) as envs:
         envs.reset(seed=1)
         before = shared_bytes(envs)
         number, came = 0, True
         while came:
-            with Instant(number, [str(PACKAGE / "engine")]) as instant:
+            with Instant(number, [str(PACKAGE / "engine" / where)]) as instant:
                 envs.clone_state(3, range(N))
-            came, number = instant.came, number + number // 4 + 3
+            came, number = instant.came, number + (1 if where else number // 4 + 3)
             assert envs.call("kept") == (0,) * N
             assert shared_bytes(envs) == before
             obs, _ = envs.clone_state(0, range(N))

@@ -94,6 +94,7 @@ def test_what_files_hold_of_a_groups_memory_counts_as_available(tmp_path):
 @needs_linux
 def test_shared_memory_that_an_interrupt_came_to_is_used_again(monkeypatch):
     memory = SharedMemory(reserved=ALIGNMENT)
+    taken: list[int] = []
     fallocate = os.posix_fallocate
 
     def interrupted(*how):
@@ -103,8 +104,10 @@ def test_shared_memory_that_an_interrupt_came_to_is_used_again(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            memory.allocate(9 * ALIGNMENT)
-    memory.free(memory.allocate(ALIGNMENT))
+            memory.allocate(9 * ALIGNMENT, taken)
+    memory.free(*taken)
+    assert os.fstat(memory.fd).st_size == ALIGNMENT
+    memory.free(memory.allocate(ALIGNMENT, taken))
     assert os.fstat(memory.fd).st_size == ALIGNMENT
     memory.close()
 

@@ -107,7 +107,7 @@ class ProcessBackend(Backend[ProcessDriver]):
     def _allocate(self, spaces: StepSpaces, num_envs: int, *options: bool) -> StepArrays:
         memory = self.settings.memory
         size = StepArrays.nbytes(spaces, num_envs, self.info_bytes, *options)
-        self._arrays_at = memory.allocate(size)
+        self._arrays_at = memory.allocate(size, [])
         mapped = memory.map(self._arrays_at, size)
         arrays = StepArrays.allocate(spaces, num_envs, mapped, self.info_bytes, *options)
         self._outputs = arrays.outputs
@@ -204,8 +204,7 @@ class SharedProcessBackend(ProcessBackend):
             self.settings.memory.recycle(self._parts.pop())
 
     def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
-        region = self.settings.memory.allocate(REGION_BYTES)
-        self._parts.append(region)
+        region = self.settings.memory.allocate(REGION_BYTES, self._parts)
         host = self._host_backend.workers[0]
         started(host.add_group(region // REGION_BYTES, *self._split[index]))
 
@@ -235,8 +234,8 @@ class SharedMemoryTransfer(StateTransfer):
     def allocate(self, sizes: Sequence[int]) -> list[SharedBuffer]:
         parts: list[SharedBuffer] = []
         if sizes:
-            start = self._memory.allocate(sum(sizes), _STATES_ERROR, UNCHECKED_BYTES)
-            self._starts.append(start)
+            how = _STATES_ERROR, UNCHECKED_BYTES
+            start = self._memory.allocate(sum(sizes), self._starts, *how)
             for size in sizes:
                 parts.append(SharedBuffer(self._memory.fd, start, size))
                 start += size

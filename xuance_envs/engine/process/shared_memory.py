@@ -42,10 +42,20 @@ class SharedMemory:
                     f"be allocated: {error.strerror}"
                 ) from error
 
-    def allocate(self, nbytes: int, error_template: str = _ARRAYS_ERROR, unchecked: int = 0) -> int:
-        """Allocate a zeroed part, for which the system has reserved memory; return its offset."""
+    def allocate(
+        self,
+        nbytes: int,
+        taken: list[int],
+        error_template: str = _ARRAYS_ERROR,
+        unchecked: int = 0,
+    ) -> int:
+        """Allocate a zeroed part, for which the system has reserved memory; return its offset.
+
+        The offset is in ``taken`` before the part is taken, so that an interrupt does not lose it.
+        """
         if fitting := [(self._sizes[at], at) for at in self._free if self._sizes[at] >= nbytes]:
             size, start = min(fitting)
+            taken.append(start)
             self._free.remove(start)
             for at in range(start, start + size, ALIGNMENT):
                 system.pwrite(self.fd, bytes(min(ALIGNMENT, start + size - at)), at)
@@ -54,16 +64,17 @@ class SharedMemory:
         if available is not None and nbytes > available:
             reason = f"but only {available:,} are available"
             raise MemoryError(error_template.format(nbytes, reason))
-        # The file may be longer: an interrupt can come before a new part is recorded.
         end = max([at + size for at, size in self._sizes.items()], default=self.reserved)
         start = round_up(end, ALIGNMENT)
         new = start if self._sizes else 0  # the first call also reserves the initial range
+        taken.append(start)
+        self._sizes[start] = nbytes
         try:
             system.reserve(self.fd, new, start + nbytes - new)
         except OSError as error:
+            del self._sizes[taken.pop()]
             reason = f"which could not be allocated: {error.strerror}"
             raise MemoryError(error_template.format(nbytes, reason)) from error
-        self._sizes[start] = nbytes
         return start
 
     def recycle(self, start: int) -> None:
@@ -76,6 +87,7 @@ class SharedMemory:
             return  # freed before an interrupt
         if start == max(self._sizes):
             system.truncate(self.fd, start)
+            self._free.discard(start)
             del self._sizes[start]
         else:
             self.recycle(start)
