@@ -234,6 +234,13 @@ def test_keys_that_are_no_strings_have_columns_too(make_here, key):
     assert values[0] == 7
 
 
+@pytest.mark.parametrize("keys", [(1, True, 1.0), (0.0, False, 0)])
+def test_equal_keys_of_several_types_keep_their_types(make_here, keys):
+    for key in keys:
+        envs = make_here([lambda key=key: Scripted([{agent: {key: 5} for agent in AGENTS}])])
+        assert [repr(got) for got in envs.reset().infos[0]["red_0"]] == [repr(key)]
+
+
 class Key(str, Enum):
     RED = "red"
 

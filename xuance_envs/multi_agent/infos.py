@@ -116,11 +116,13 @@ def infos_by_agent(
     return by_agent
 
 
-@lru_cache(16_384)
 def merged_key(place: int, key: Any) -> Any:
     """Return the merged key of an info entry of the agent at ``place``; -1 means no agent."""
-    if not isinstance(key, str):
-        return place, key
+    return _merged_name(place, key) if isinstance(key, str) else (place, key)
+
+
+@lru_cache(16_384)  # only for strings: other equal keys differ, such as 1 and True
+def _merged_name(place: int, key: str) -> str:
     return f"{'' if place < 0 else place}:{str.__str__(key)}"  # an enum formats itself differently
 
 
