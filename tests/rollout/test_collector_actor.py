@@ -21,6 +21,7 @@ from masked_envs import MaskedEnv
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions
 from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
+from xuance_envs.errors import WorkerDiedError
 from xuance_envs.rollout import collector_pool
 from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
 from xuance_envs.rollout.collector_pool import CollectorActorPool
@@ -98,6 +99,21 @@ def test_an_error_that_names_an_environment_says_where_it_is(
     assert not well
     place = r"\(in collector 1 on this machine, whose first environment is 3\)"
     with pytest.raises(kind, match=f"{said}.*{place}"):
+        raise unpack_error(error)
+
+
+class Planning(Thinker):
+    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+        raise WorkerDiedError([5, 6], 1234, -9, "step")
+
+
+def test_an_error_of_a_larger_vec_env_that_an_agent_has_is_told() -> None:
+    actor = CollectorActor(replace(PLAN, agent=dumps_for_worker(Planning(TWO))))
+    assert actor.call("build")[0]
+    well, error = actor.call("rollout", 0)
+    actor.close()
+    assert not well
+    with pytest.raises(WorkerDiedError, match=r"(?s)SIGKILL.*It ran in collector 1"):
         raise unpack_error(error)
 
 

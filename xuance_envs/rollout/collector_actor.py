@@ -77,19 +77,20 @@ class CollectorActor:
 
     def _with_global_indices(self, error: Exception) -> Exception:
         """Return the error with environment indices that count over all collectors."""
-        envs = self._plan.envs
+        # Not an index of `envs`: the agent may have a larger vec env of its own that failed.
+        first = self._plan.envs.start
         if isinstance(error, EnvError) and error.env_index >= 0:
             reason = f"{error.reason} ({self._where()})"
-            env = envs[error.env_index]
+            env = first + error.env_index
             remapped = type(error)(env, error.command, reason, *error.args[3:])
             remapped.__cause__ = error.__cause__
             return remapped
         if type(error) in (AttributeError, RuntimeError, ValueError):  # may name environments
-            where = f"{self._where()}, whose first environment is {envs[0]}"
+            where = f"{self._where()}, whose first environment is {first}"
             return type(error)(f"{error} ({where})")
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
-            error.env_indices = tuple(envs[env] for env in error.env_indices)
-            error.env_index = None if error.env_index is None else envs[error.env_index]
+            error.env_indices = tuple(first + env for env in error.env_indices)
+            error.env_index = None if error.env_index is None else first + error.env_index
             error.details = f"{error.details}\nIt ran {self._where()}.".lstrip()
         return error
 
