@@ -268,7 +268,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
         return advantages.reshape(self.acted.shape)
 
     def _query(self, states: Any, masks: torch.Tensor | None) -> Any:
-        return self.agent.get_actions_and_values(states["obs"], states.get("state"), masks)
+        agent: Any = self.agent
+        return agent.get_actions_and_values(states["obs"], states.get("state"), masks)
 
     def _set_results(self, rollout: Rollout) -> None:
         super()._set_results(rollout)

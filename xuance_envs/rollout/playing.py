@@ -53,7 +53,7 @@ class RolloutLoop(AgentLoop):
         self._envs = envs = self._envs_class(vec_env, agent, scalarize)
         self._team = envs.team
         self.vec_env = vec_env
-        self.agent = agent
+        self.agent = agent  # type: ignore[assignment]  # MultiAgent in one subclass
         self.num_envs = vec_env.num_envs
         self.device = device_of(agent, device)
         self.recorder = recorder

@@ -266,7 +266,7 @@ class RayRolloutCollector(RolloutResults):
                 f"update_agent: expected an agent with state_dict and load_state_dict, got {given}"
             )
         if state_dict is None:
-            state_dict = self.agent.state_dict()
+            state_dict = self.agent.state_dict()  # type: ignore[attr-defined]  # it has one
         check_weights(state_dict, self._shapes)
         weights = {
             name: value.detach().cpu() if isinstance(value, torch.Tensor) else value

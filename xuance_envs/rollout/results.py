@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import StepSpaces, shape_of_rewards
 from xuance_envs.rollout.advantages import generalized_advantages
-from xuance_envs.rollout.agents import ASKED, ActionLayout, AgentOutputs, checked_answer
+from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, AgentOutputs, checked_answer
 from xuance_envs.rollout.episode_statistics import EpisodeHistory, EpisodeMetrics
 from xuance_envs.rollout.loop_state import LoopState
 from xuance_envs.rollout.state_layout import StateLayout
@@ -32,7 +32,7 @@ STATES = {"states": 1, "t_states": 0, "end_states": 0}
 class RolloutResults(EpisodeMetrics, Uncopyable, ClosedOnExit):
     """The layouts and the last rollout's tensors, described in the collectors' attributes."""
 
-    agent: Any
+    agent: Agent
     num_envs: int
     steps_per_env: int
     device: torch.device
