@@ -264,7 +264,7 @@ def test_parts_are_chosen_by_indices_only() -> None:
         with pytest.raises(IndexError, match=r"into 3 states, got (3|-4)"):
             state[index]
     bools = [True, False, True]
-    for wrong in (True, bools, np.array(bools), 1.0, [0.0], "ab", None, iter([0])):
+    for wrong in (True, bools, np.array(bools), 1.0, [0.0], "ab", b"\0", iter([0]), None):
         with pytest.raises(
             TypeError, match="index: expected an int, a slice or a sequence of ints"
         ):

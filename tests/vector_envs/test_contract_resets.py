@@ -233,6 +233,33 @@ def test_a_mask_is_not_taken_for_indices(make):
     assert envs.step([0, 0, 0])[0][:, 1].tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("convert", [iter, bytes, lambda ids: (env for env in ids)])
+def test_iterators_and_bytes_are_not_taken_for_indices(make, convert):
+    envs = make([ECHO] * 3)
+    envs.reset()
+    with pytest.raises(ValueError, match="env_ids: expected a sequence of ints"):
+        envs.reset(env_ids=convert([0, 1]))
+    with pytest.raises(ValueError, match="src_ids: expected a sequence of ints"):
+        envs.clone_state(convert([0, 1]), [1, 2])
+
+
+def test_a_tensor_is_taken_for_indices_but_not_a_mask_of_torch(make):
+    torch = pytest.importorskip("torch")
+    envs = make([ECHO] * 2)
+    envs.reset()
+    envs.reset(env_ids=torch.tensor([1]))
+    with pytest.raises(ValueError, match="env_ids: expected a sequence of ints"):
+        envs.reset(env_ids=torch.tensor([False, True]))
+    assert [len(resets) for resets in envs.get_attr("resets")] == [1, 2]
+
+
+@pytest.mark.parametrize("seed", [{0: 5, 1: 7}, {5, 7}], ids=repr)
+def test_seeds_without_an_order_of_environments_are_refused(make, seed):
+    envs = make([ECHO] * 2)
+    with pytest.raises(ValueError, match="seed: expected a non-negative int, or 2 of them"):
+        envs.reset(seed=seed)
+
+
 @pytest.mark.everywhere
 def test_options_that_cannot_reach_the_environments_change_nothing(make):
     envs = make([ECHO] * 5)

@@ -414,8 +414,8 @@ def test_what_a_class_holds_has_to_be_the_same(make: Maker) -> None:
         (lambda e, s: e.clone_state(0, [1, 1]), ValueError, "dst_ids: .* at most once"),
         (lambda e, s: e.clone_state([0, 1], [1, 2, 3]), ValueError, r"or one per target \(3\)"),
         (lambda e, s: e.clone_state(9, 0), ValueError, "src_ids: .*from 0 to 3, got 9"),
-        (lambda e, s: e.clone_state(1.5, 0), ValueError, "src_ids: expected an int or a seq"),
-        (lambda e, s: e.clone_state(True, 0), ValueError, "src_ids: expected an int or a seq"),
+        (lambda e, s: e.clone_state(1.5, 0), ValueError, "src_ids: expected a sequence of ints"),
+        (lambda e, s: e.clone_state(True, 0), ValueError, "src_ids: expected a sequence of ints"),
     ],
 )
 def test_wrong_arguments(make: Maker, ask: Any, error: Any, text: str) -> None:

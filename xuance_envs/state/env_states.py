@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from xuance_envs.state.pickling import dumps_plain, loads_plain
 
 __all__ = ["EnvStates"]
 
-_BOOLS = frozenset({bool, np.bool_})
+_BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
 
 
 class EnvStates:
@@ -247,12 +247,19 @@ class EnvStates:
             raise StateError(-1, "load_state", f"{path}: {error.reason}") from None
 
 
+def list_of_ints(values: Iterable[Any]) -> list[int]:
+    """Convert ints; a TypeError for other values, also bools, and iterators that end after a use."""
+    # As a list, so that the elements of a tensor are ints or bools.
+    given = values.tolist() if hasattr(values, "tolist") else values
+    # Check bools first: operator.index accepts np.bool_ in NumPy 1.
+    if isinstance(given, Iterator | bytes) or not _BOOLS.isdisjoint(map(type, given)):
+        raise TypeError
+    return list(map(operator.index, given))
+
+
 def _indices(index: int | Sequence[int], count: int) -> list[int]:
-    given = [index] if isinstance(index, (int, np.integer)) else index
     try:
-        if isinstance(given, Iterator) or not _BOOLS.isdisjoint(map(type, given)):
-            raise TypeError
-        found = list(map(operator.index, given))
+        found = list_of_ints([index] if isinstance(index, (int, np.integer)) else index)
     except TypeError:
         message = f"index: expected an int, a slice or a sequence of ints, got {index!r}"
         raise TypeError(message) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.errors import counted
-from xuance_envs.state.env_states import EnvStates
+from xuance_envs.state.env_states import EnvStates, list_of_ints
 
 Seeds = int | Sequence[int | None] | None  # environment i gets seed + i, or the i-th of a sequence
 EnvIds = Sequence[int] | None  # indices of environments; None for all
-
-_BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
 
 
 def repeated_functions(
@@ -97,7 +95,11 @@ def _accepts(function: Callable[..., Any], name: str) -> bool:
 
 
 def checked_env_ids(
-    env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int, name: str = "env_ids"
+    env_ids: Sequence[int] | NDArray[np.integer[Any]] | None,
+    num_envs: int,
+    name: str = "env_ids",
+    *,
+    distinct: bool = True,
 ) -> list[int]:
     """Validate environment indices; None selects all. Errors begin with ``name``."""
     if env_ids is None:
@@ -108,18 +110,14 @@ def checked_env_ids(
             f"file, use save_state().save({str(env_ids)!r})"
         )
     try:
-        # Check bools first: operator.index accepts np.bool_ in NumPy 1. An iterator would be empty
-        # when it is read again.
-        if isinstance(env_ids, Iterator) or not _BOOLS.isdisjoint(map(type, env_ids)):
-            raise TypeError
-        ids = list(map(operator.index, env_ids))
+        ids = list_of_ints(env_ids)
     except TypeError:
         raise ValueError(f"{name}: expected a sequence of ints, got {env_ids!r}") from None
     if ids and not (min(ids) >= 0 and max(ids) < num_envs):
         env = next(env for env in ids if not 0 <= env < num_envs)
         expected = "only index 0" if num_envs == 1 else f"indices from 0 to {num_envs - 1}"
         raise ValueError(f"{name}: expected {expected}, got {env}")
-    if len(set(ids)) != len(ids):
+    if distinct and len(set(ids)) != len(ids):
         raise ValueError(f"{name}: expected each environment at most once, got {ids}")
     return ids
 
@@ -140,7 +138,7 @@ def seed_per_env(seed: Seeds, ids: Sequence[int]) -> list[int | None]:
     """Return one seed per environment; from an int, environment i gets ``seed + i``."""
     if seed is None:
         return [None] * len(ids)
-    if isinstance(seed, int | str | bytes) or not np.iterable(seed):
+    if isinstance(seed, int | str | bytes | Mapping | Set) or not np.iterable(seed):
         first = checked_seed("seed", seed, f", or {len(ids)} of them, one per environment")
         return [first + env for env in ids]
     seeds = list(seed)

@@ -148,12 +148,8 @@ def checked_clones(
     """Validate the arguments of ``clone_state``; return one source per target."""
     target_ids: Any = [dst_ids] if is_int(dst_ids) else dst_ids
     targets = checked_env_ids(target_ids, num_envs, "dst_ids")
-    try:
-        given: list[Any] = [src_ids] if is_int(src_ids) else list(src_ids)  # type: ignore[arg-type]
-    except TypeError:
-        reason = f"src_ids: expected an int or a sequence of ints, got {src_ids!r}"
-        raise ValueError(reason) from None
-    sources = [checked_env_ids([one], num_envs, "src_ids")[0] for one in given]
+    source_ids: Any = [src_ids] if src_ids is None or is_int(src_ids) else src_ids
+    sources = checked_env_ids(source_ids, num_envs, "src_ids", distinct=False)
     if len(sources) == 1:
         sources *= len(targets)
     if len(sources) != len(targets):
