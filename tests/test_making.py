@@ -204,8 +204,8 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"num_envs": 0}, ValueError, "num_envs: expected at least 1, got 0"),
-        ({"num_envs": 1.5}, TypeError, "integer"),
+        ({"num_envs": 0}, ValueError, "num_envs: expected an int of at least 1, got 0"),
+        ({"num_envs": 1.5}, ValueError, "num_envs: expected an int of at least 1, got 1.5"),
         ({"backend": "threads"}, ValueError, "backend: expected one of 'auto', .*got 'threads'"),
         (
             {"vector_kwargs": {"step_timout": 3}},

@@ -214,7 +214,8 @@ def broken() -> Any:
 @pytest.mark.parametrize(
     ("env_fn", "num_envs", "error", "message"),
     [
-        (Work, 0, ValueError, "num_envs: expected at least 1, got 0"),
+        (Work, 0, ValueError, "num_envs: expected an int of at least 1, got 0"),
+        (Work, 2.5, ValueError, "num_envs: expected an int of at least 1, got 2.5"),
         (broken, 2, EnvError, "cannot be made"),
     ],
 )

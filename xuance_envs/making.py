@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import operator
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, overload
@@ -21,7 +20,7 @@ from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards
 from xuance_envs.tuning import backend_class, backend_for
-from xuance_envs.vector_envs.arguments import checked_seed
+from xuance_envs.vector_envs.arguments import checked_count, checked_seed
 from xuance_envs.vector_envs.options import (
     BackendName,
     BackendOptions,
@@ -165,9 +164,7 @@ def make_vec(
         >>> obs.shape
         (8, 4)
     """
-    num_envs = operator.index(num_envs)
-    if num_envs < 1:
-        raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
+    num_envs = checked_count("num_envs", num_envs)
     if backend not in BACKENDS:
         expected = ", ".join(map(repr, BACKENDS))
         hint = did_you_mean(str(backend), BACKENDS)

@@ -27,6 +27,7 @@ from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.errors import EnvError, counted
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
 from xuance_envs.tuning_estimates import SAMPLED_STEPS, Probe, estimated_rates
+from xuance_envs.vector_envs.arguments import checked_count
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.options import SPLIT_OPTIONS, BackendOptions, backends_with
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
@@ -180,8 +181,7 @@ def autotune(
         >>> tuned.choice.backend
         'dummy'
     """
-    if num_envs < 1:
-        raise ValueError(f"num_envs: expected at least 1, got {num_envs!r}")
+    num_envs = checked_count("num_envs", num_envs)
     given: dict[str, Any] = {**(options or {})}
     backends = backends_with(given, allow_threads)
     if backends == ["ray"]:

@@ -483,9 +483,11 @@ def test_there_may_be_any_number_of_restarts():
 def test_wrong_options_are_refused():
     for options, message in (
         ({"on_worker_failure": "retry"}, "expected 'raise', 'restart' or 'resume', got 'retry'"),
-        ({"max_restarts": -1}, "expected None or at least 0"),
+        ({"max_restarts": -1}, "max_restarts: expected an int of at least 0, got -1"),
+        ({"max_restarts": float("nan")}, "max_restarts: expected an int of at least 0, got nan"),
         ({"on_worker_failure": "raise"}, "expected .* with restart_on_exception=True"),
         ({"step_timeout": 0}, "step_timeout: expected a positive number"),
+        ({"step_timeout": "5"}, "step_timeout: expected a positive number or None, got '5'"),
     ):
         with pytest.raises(ValueError, match=message):
             make([FaultyEnv], **options)

@@ -99,7 +99,7 @@ def test_names_that_are_none(name, error, told):
 
 
 def test_numbers_that_are_none():
-    with pytest.raises(ValueError, match="num_envs: expected at least 1"):
+    with pytest.raises(ValueError, match="num_envs: expected an int of at least 1"):
         make_multi_agent_vec(Herd, 0)
     with pytest.raises(ValueError, match="seed: expected a non-negative int"):
         make_multi_agent_vec(Herd, 1, seed=-1)

@@ -648,10 +648,10 @@ def test_environments_with_other_spaces_are_told(alike: int, said: str) -> None:
     ("arguments", "said"),
     [
         ({"num_collectors": 6}, "num_collectors: expected 1 to 5"),
-        ({"steps_per_env": 0}, "steps_per_env: expected at least 1, got 0"),
+        ({"steps_per_env": 0}, "steps_per_env: expected an int of at least 1, got 0"),
         ({"processes": 0}, "processes: expected 'auto' or an int of at least 1, got 0"),
         ({"num_envs": 3}, "num_envs: expected None"),
-        ({"env_fns": SeededEnv}, "num_envs: expected at least 1"),
+        ({"env_fns": SeededEnv}, "num_envs: expected an int of at least 1"),
         ({"start_timeout": 0}, "start_timeout"),
         ({"step_timeout": -1.0}, "step_timeout"),
     ],

@@ -460,6 +460,7 @@ def test_images_are_turned_unless_their_channels_are_first_already(shape, moved)
         (VECTOR, TWO, {"channels_first": True}, "three axes"),
         (VECTOR, TWO, {"steps_per_env": 0}, "steps_per_env"),
         (VECTOR, TWO, {"window": 0}, "window"),
+        (VECTOR, TWO, {"window": float("nan")}, "window: expected an int of at least 1, got nan"),
     ],
 )
 def test_what_cannot_be_collected_is_refused(space, action_space, arguments, said):

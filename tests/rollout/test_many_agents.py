@@ -221,7 +221,7 @@ def test_agents_have_equal_spaces():
 
 
 def test_steps_are_at_least_one():
-    with herds() as envs, pytest.raises(ValueError, match="steps_per_env: expected at least 1"):
+    with herds() as envs, pytest.raises(ValueError, match="steps_per_env: expected an int of at"):
         MultiAgentRolloutCollector(envs, Judge(), 0)
 
 

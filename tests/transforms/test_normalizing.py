@@ -387,6 +387,7 @@ def test_chosen_keys_of_a_dict_are_normalized_and_the_rest_is_as_it_was():
             "epsilon: expected a finite number above 0, got nan",
         ),
         (partial(Walk, 5), {"clip": -1.0}, "clip: expected a number above 0, got -1.0"),
+        (partial(Walk, 5), {"clip": "10"}, "clip: expected a number above 0, got '10'"),
     ],
     ids=str,
 )
@@ -397,7 +398,7 @@ def test_what_cannot_be_normalized_is_refused(make_env, options, expected):
 
 def test_other_arguments_of_rewards_are_refused():
     with DummyVecEnv(WALKS) as envs:
-        for gamma in (-0.1, 1.1, math.nan):
+        for gamma in (-0.1, 1.1, math.nan, None):
             with pytest.raises(ValueError, match="gamma: expected a number from 0 to 1, got"):
                 NormalizeRewards(envs, gamma)
 

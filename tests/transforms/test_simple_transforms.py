@@ -102,9 +102,11 @@ def test_a_function_may_change_its_argument(first_ready):
 
 def test_bounds_and_factors_of_rewards_are_checked():
     with DummyVecEnv(WALKS) as envs:
-        with pytest.raises(ValueError, match="ClipRewards: expected low < high, got 1 and 1"):
+        with pytest.raises(ValueError, match="ClipRewards: low: expected a number below 1, got 1"):
             ClipRewards(envs, 1, 1)
-        for scale in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="ClipRewards: high: expected a number, got None"):
+            ClipRewards(envs, high=None)
+        for scale in (math.nan, math.inf, None):
             with pytest.raises(ValueError, match=f"scale: expected a finite number, got {scale}"):
                 ScaleRewards(envs, scale)
 

@@ -158,7 +158,8 @@ def test_bounds_are_those_of_each_observation():
 @pytest.mark.parametrize(
     ("make_env", "n", "expected"),
     [
-        (partial(Walk, 4), 0, "num_stack: expected at least 1 observation, got 0"),
+        (partial(Walk, 4), 0, "num_stack: expected an int of at least 1, got 0"),
+        (partial(Walk, 4), "2", "num_stack: expected an int of at least 1, got '2'"),
         (partial(Walk, 4, ()), 2, "expected observations with at least one axis, got Box"),
     ],
 )

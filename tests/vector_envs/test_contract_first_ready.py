@@ -300,8 +300,11 @@ def test_what_waits_for_its_neighbours_is_not_waited_for(make):
     envs.send([1] * 4, [1, 2, 3, 4])
     with pytest.raises(ValueError, match=r"min_envs: expected 1 to 5, .*got 6"):
         envs.recv(min_envs=6)
-    with pytest.raises(ValueError, match=r"min_envs: expected 1 to 5, .*got 0"):
+    with pytest.raises(ValueError, match=r"min_envs: expected an int of at least 1, got 0"):
         envs.recv(min_envs=0)
+    for timeout in ("1", [1]):
+        with pytest.raises(ValueError, match=r"timeout: expected a number, got"):
+            envs.recv(timeout=timeout)
     assert len(envs.recv(min_envs=5).env_ids) == 5
 
 

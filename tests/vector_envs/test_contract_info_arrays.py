@@ -133,5 +133,5 @@ def test_with_little_room_infos_are_the_same(make_local):
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, None, "64", True])
 def test_room_for_arrays_is_a_number_of_bytes(make_local, wrong):
-    with pytest.raises(ValueError, match=r"info_bytes: expected a non-negative int, got"):
+    with pytest.raises(ValueError, match=r"info_bytes: expected an int of at least 0, got"):
         make_local([ReusingEnv], info_bytes=wrong)

@@ -29,8 +29,8 @@ from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups
 from xuance_envs.vector_envs.aliases import Uncopyable
 from xuance_envs.vector_envs.arguments import (
-    checked_positive,
     checked_recipe,
+    checked_timeout,
     env_indices,
     seed_per_env,
 )
@@ -72,10 +72,9 @@ class TianshouVectorEnv(Uncopyable, tianshou.BaseVectorEnv):  # type: ignore[mis
         count = len(recipe)
         if wait_num is not None and not 1 <= wait_num <= count:
             raise ValueError(f"wait_num: expected 1 to {count}, or None, got {wait_num}")
-        checked_positive(timeout=timeout)
         self.env_num = count
         self.wait_num = wait_num or count
-        self.timeout = timeout
+        self.timeout = checked_timeout("timeout", timeout)
         self.is_async = self.wait_num != count or timeout is not None
         self.waiting_id: list[int] = []
         self.ready_id = list(range(count))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic, perf_counter
@@ -192,7 +191,7 @@ class InFlight:
     def envs_to_wait_for(self, min_envs: int | None) -> int:
         """Validate ``min_envs`` and return the number of environments to wait for."""
         started = len(self.stepping_envs())
-        wanted = 1 if min_envs is None else operator.index(min_envs)
+        wanted = 1 if min_envs is None else min_envs
         if not started:
             raise NotSteppingError(
                 "recv was called, but no environment is stepping"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from xuance_envs.multi_agent.adapters import SeededEnv, agents_env
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import Groups
-from xuance_envs.vector_envs.arguments import checked_seed
+from xuance_envs.vector_envs.arguments import checked_count, checked_seed
 from xuance_envs.vector_envs.options import (
     AutoBool,
     BackendName,
@@ -75,9 +74,7 @@ def make_multi_agent_vec(
         >>> step.obs["adversary"].shape, step.obs["agent"].shape
         ((4, 3, 16), (4, 1, 14))
     """
-    num_envs = operator.index(num_envs)
-    if num_envs < 1:
-        raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
+    num_envs = checked_count("num_envs", num_envs)
     make_env = partial(_env_constructor(env) if isinstance(env, str) else env, **env_kwargs)
     env_fns: list[Callable[..., Any]] = [make_env] * num_envs
     if seed is not None:

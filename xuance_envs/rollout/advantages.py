@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from xuance_envs.vector_envs.arguments import checked_fraction
+
 __all__ = ["generalized_advantages"]
 
 
@@ -39,9 +41,8 @@ def generalized_advantages(
     Raises:
         ValueError: ``gamma`` or ``gae_lambda`` is not from 0 to 1.
     """
-    for name, factor in (("gamma", gamma), ("gae_lambda", gae_lambda)):
-        if not 0 <= factor <= 1:
-            raise ValueError(f"{name}: expected a number from 0 to 1, got {factor!r}")
+    checked_fraction("gamma", gamma)
+    checked_fraction("gae_lambda", gae_lambda)
     next_values = torch.cat([values[1:], values[:1]])
     next_values.transpose(0, 1)[ended.t()] = end_values  # transposed: ordered by environment
     of_each_value = *ended.shape, *[1] * (values.ndim - ended.ndim)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.vector_envs.arguments import checked_count
+
 
 class EpisodeHistory:
     """The returns and lengths of each environment's last finished episodes.
@@ -23,14 +25,12 @@ class EpisodeHistory:
     """
 
     def __init__(self, num_envs: int, window: int, reward_shape: tuple[int, ...] = ()) -> None:
-        if window < 1:
-            raise ValueError(f"window: expected at least 1 episode, got {window}")
         self.returns: list[list[Any]] = [[] for _ in range(num_envs)]
         self.lengths: list[list[int]] = [[] for _ in range(num_envs)]
         self.ends: list[tuple[int, int, Any]] = []
         self.max_return: Any = _plain(np.full(reward_shape, math.nan))
         self.shape = reward_shape
-        self._window = window
+        self._window = checked_count("window", window)
         self._scores = np.zeros((num_envs, *reward_shape))
         self._steps = 0
         # By environment, the step count at the start of its episode.

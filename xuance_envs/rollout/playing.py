@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from time import perf_counter
@@ -20,6 +19,7 @@ from xuance_envs.rollout.halves import STEPS_PER_TURN, Half, Halves, HalvesTrial
 from xuance_envs.rollout.recorder import GifRecorder, image_of
 from xuance_envs.rollout.results import total_return_of
 from xuance_envs.rollout.storage import Rollout, RolloutStorage
+from xuance_envs.vector_envs.arguments import checked_count
 from xuance_envs.vector_envs.options import AutoBool
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -60,8 +60,7 @@ class RolloutLoop(AgentLoop):
         self.global_steps = 0
         self._set_spaces(envs.spaces, state_dtype, channels_first, window, envs.leading_axes)
         self.vec_reset(seed=seed)
-        if operator.index(steps_per_env) < 1:
-            raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
+        steps_per_env = checked_count("steps_per_env", steps_per_env)
         self.halves, self._bounds = validate_halves(halves, vec_env, recorder is not None)
         self._trial = HalvesTrial()
         self.steps_per_env = steps_per_env
@@ -202,8 +201,7 @@ class RolloutLoop(AgentLoop):
             TypeError: an output of the agent is not a tensor.
             VecEnvError: as for :meth:`rollout`, or ``render`` raised.
         """
-        if render_every < 1:
-            raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
+        render_every = checked_count("render_every", render_every)
         recorder, global_steps = self.recorder, self.global_steps
         self.recorder = None
         try:

@@ -29,8 +29,9 @@ from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.results import RolloutResults, join_results, join_states
 from xuance_envs.vector_envs.arguments import (
-    checked_positive,
+    checked_count,
     checked_recipe,
+    checked_timeout,
     repeated_functions,
     seed_per_env,
 )
@@ -141,18 +142,19 @@ class RayRolloutCollector(RolloutResults):
     ) -> None:
         recipe = checked_recipe(repeated_functions(env_fns, num_envs), env_seed)
         functions = recipe.env_fns
-        if not 1 <= num_collectors <= len(functions):
+        num_collectors = checked_count("num_collectors", num_collectors)
+        if num_collectors > len(functions):
             raise ValueError(
                 f"num_collectors: expected 1 to {len(functions)} (the number of environments), "
                 f"got {num_collectors}"
             )
-        if steps_per_env < 1:
-            raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
+        steps_per_env = checked_count("steps_per_env", steps_per_env)
         if processes != "auto" and not is_count(processes):
             raise ValueError(
                 f"processes: expected 'auto' or an int of at least 1, got {processes!r}"
             )
-        checked_positive(step_timeout=step_timeout, start_timeout=start_timeout)
+        step_timeout = checked_timeout("step_timeout", step_timeout)
+        start_timeout = checked_timeout("start_timeout", start_timeout)
         check_agent(agent)
         self.agent = agent
         self.num_envs = len(functions)

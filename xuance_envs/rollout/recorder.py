@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from xuance_envs.rollout.gif import GifWriter
+from xuance_envs.vector_envs.arguments import checked_number
 
 __all__ = ["GifRecorder", "image_of", "render_folder"]
 
@@ -101,12 +102,12 @@ class GifRecorder:
     def __init__(
         self, render_every: float, fps: float = 30.0, folder: str | Path | None = None
     ) -> None:
-        if not render_every >= 1:
-            raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
-        if not 0 < fps < float("inf"):
-            raise ValueError(f"fps: expected a finite number above 0, got {fps}")
-        self.render_every = render_every
-        self.fps = fps
+        self.render_every = checked_number(
+            "render_every", render_every, lambda steps: steps >= 1, "at least 1 step"
+        )
+        self.fps = checked_number(
+            "fps", fps, lambda rate: 0 < rate < float("inf"), "a finite number above 0"
+        )
         self.paths: list[Path] = []
         self._folder = folder
         self._next_recording = 0.0

@@ -16,6 +16,7 @@ from xuance_envs.rollout.collector import PlayOptions, RolloutCollector
 from xuance_envs.rollout.env_adapters import Scalarize
 from xuance_envs.rollout.halves import Halves
 from xuance_envs.rollout.recorder import GifRecorder
+from xuance_envs.vector_envs.arguments import checked_count
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.options import SPLIT_OPTIONS, AutoBool, SubprocBackendOptions
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
@@ -177,8 +178,7 @@ class SyncVecEnv(RolloutCollector):
         names = ("agent", "render_every", "render_fps")
         named = {name: kwargs.pop(name) for name in names if name in kwargs}
         agent, render_every, render_fps = _bind_arguments(args, named)
-        if num_envs < 1:
-            raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
+        num_envs = checked_count("num_envs", num_envs)
         if isinstance(backend, str):
             if backend not in BACKENDS:
                 raise ValueError(
@@ -191,8 +191,8 @@ class SyncVecEnv(RolloutCollector):
             if halves == 2 and backend == "subproc" and not is_split:
                 kwargs["in_series"] = math.ceil(num_envs / (2 * available_cpus()))
             backend = BACKENDS[backend]
-        recorder = GifRecorder(render_every, render_fps) if render_every > 0 else None
-        self.render_every = render_every if render_every > 0 else 1
+        recorder = None if render_every <= 0 else GifRecorder(render_every, render_fps)
+        self.render_every = 1 if render_every <= 0 else render_every
         self.render_fps = render_fps
         vec_env = backend([env_fn] * num_envs, **kwargs)
         try:

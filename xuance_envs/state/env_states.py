@@ -248,8 +248,8 @@ class EnvStates:
 
 
 def list_of_ints(values: Iterable[Any]) -> list[int]:
-    """Convert ints; a TypeError for other values, also bools, and iterators that end after a use."""
-    # As a list, so that the elements of a tensor are ints or bools.
+    """Convert ints; other values, also bools, and iterators raise a TypeError."""
+    # In the list of a tensor, bools are bools.
     given = values.tolist() if hasattr(values, "tolist") else values
     # Check bools first: operator.index accepts np.bool_ in NumPy 1.
     if isinstance(given, Iterator | bytes) or not _BOOLS.isdisjoint(map(type, given)):

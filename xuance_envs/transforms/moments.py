@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.errors import VecEnvError
+from xuance_envs.vector_envs.arguments import checked_number
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 ONES_DOT_LIMIT = 4096
@@ -156,10 +157,9 @@ class Moments:
 
 def check_scale(name: str, epsilon: float, clip: float) -> None:
     """Raise a ValueError unless ``epsilon`` and ``clip`` are above 0 and ``epsilon`` is finite."""
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(f"{name}: epsilon: expected a finite number above 0, got {epsilon!r}")
-    if not clip > 0:
-        raise ValueError(f"{name}: clip: expected a number above 0, got {clip!r}")
+    expected = "a finite number above 0"
+    checked_number(f"{name}: epsilon", epsilon, lambda value: 0 < value < math.inf, expected)
+    checked_number(f"{name}: clip", clip, lambda value: value > 0, "a number above 0")
 
 
 def check_finite(*samples: NDArray[Any] | None) -> None:

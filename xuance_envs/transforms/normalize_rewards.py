@@ -26,6 +26,7 @@ from xuance_envs.transforms.moments import (
 from xuance_envs.transforms.rewards import RewardTransform
 from xuance_envs.transforms.stateful_transform import transforms_of
 from xuance_envs.transforms.transform_batch import Batch
+from xuance_envs.vector_envs.arguments import checked_fraction
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["NormalizeRewards"]
@@ -89,13 +90,12 @@ class NormalizeRewards(RewardTransform):
     ) -> None:
         name = type(self).__name__
         check_scale(name, epsilon, clip)
-        if not 0 <= gamma <= 1:
-            raise ValueError(f"{name}: gamma: expected a number from 0 to 1, got {gamma!r}")
+        gamma = checked_fraction(f"{name}: gamma", gamma)
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeRewards):
                 raise ValueError(f"{name}: the rewards of {inner!r} are already normalized")
         super().__init__(vec_env, keep_raw=keep_raw)
-        self._gamma = np.array(float(gamma))
+        self._gamma = np.array(gamma)
         self._clip = float(clip)
         self._bounds = np.array(-self._clip), np.array(self._clip)
         shape = shape_of_rewards(self.reward_space)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.errors import counted
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.transforms.transform_batch import Batch
-from xuance_envs.vector_envs.arguments import checked_weights
+from xuance_envs.vector_envs.arguments import checked_number, checked_weights
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["ClipRewards", "RewardTransform", "ScalarizeRewards", "ScaleRewards", "TransformRewards"]
@@ -93,10 +94,11 @@ class ClipRewards(RewardTransform):
     def __init__(
         self, vec_env: VecEnv, low: float = -1.0, high: float = 1.0, *, keep_raw: bool = False
     ) -> None:
-        if not low < high:
-            raise ValueError(f"{type(self).__name__}: expected low < high, got {low} and {high}")
+        name = type(self).__name__
+        self._high = checked_number(f"{name}: high", high, lambda value: not isnan(value))
+        expected = f"a number below {high}"
+        self._low = checked_number(f"{name}: low", low, lambda value: value < self._high, expected)
         super().__init__(vec_env, keep_raw=keep_raw)
-        self._low, self._high = float(low), float(high)
         self.declare_rewards(shape_of_rewards(self.reward_space), self._low, self._high)
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
@@ -125,12 +127,9 @@ class ScaleRewards(RewardTransform):
     """
 
     def __init__(self, vec_env: VecEnv, scale: float, *, keep_raw: bool = False) -> None:
-        if not np.isfinite(scale):
-            raise ValueError(
-                f"{type(self).__name__}: scale: expected a finite number, got {scale!r}"
-            )
+        name = f"{type(self).__name__}: scale"
+        self._scale = checked_number(name, scale, isfinite, "a finite number")
         super().__init__(vec_env, keep_raw=keep_raw)
-        self._scale = float(scale)
         if self.reward_space is not None:
             least, most = self.reward_space.low, self.reward_space.high
             bounds = (least * self._scale, most * self._scale) if self._scale else (0.0, 0.0)

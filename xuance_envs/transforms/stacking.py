@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from xuance_envs.engine.data.space_layout import Leaf, replace_leaves
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.transforms.observations import ObservationTransform, select_leaves
 from xuance_envs.transforms.transform_batch import Batch
+from xuance_envs.vector_envs.arguments import checked_count
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["StackObservations"]
@@ -65,13 +65,11 @@ class StackObservations(ObservationTransform):
         keep_raw: bool = False,
     ) -> None:
         name = type(self).__name__
-        given = [operator.index(value) for value in (num_stack, n) if value is not None]
+        given = [value for value in (num_stack, n) if value is not None]
         if len(given) != 1:
             got = "both" if given else "neither"
             raise TypeError(f"{name}: expected num_stack or its alias n, got {got}")
-        (count,) = given
-        if count < 1:
-            raise ValueError(f"{name}: num_stack: expected at least 1 observation, got {count}")
+        count = checked_count(f"{name}: num_stack", *given)
         leaves = select_leaves(name, vec_env, keys)
         for leaf in leaves.values():
             if not leaf.shape:

@@ -27,11 +27,7 @@ def repeated_functions(
 ) -> Iterable[Callable[..., Any]]:
     """Return one function per environment; a single function is used ``num_envs`` times."""
     if callable(env_fns):
-        if num_envs is None or num_envs < 1:
-            raise ValueError(
-                f"num_envs: expected at least 1, for a single callable as env_fns, got {num_envs}"
-            )
-        return [env_fns] * num_envs
+        return [env_fns] * checked_count("num_envs", num_envs)
     if num_envs is not None:
         raise ValueError(
             "num_envs: expected None, because env_fns has one callable per environment, got "
@@ -174,18 +170,35 @@ def checked_states(state: Any, count: int | None = None) -> EnvStates:
     return state
 
 
-def checked_info_bytes(info_bytes: int) -> int:
+def checked_count(name: str, value: Any, least: int = 1) -> int:
+    """Validate an int of at least ``least``, also of NumPy, and return it as an int of Python."""
     with suppress(TypeError):
-        if not isinstance(info_bytes, bool) and (size := operator.index(info_bytes)) >= 0:
-            return size
-    raise ValueError(f"info_bytes: expected a non-negative int, got {info_bytes!r}")
+        if not isinstance(value, bool | np.bool_) and (number := operator.index(value)) >= least:
+            return number
+    raise ValueError(f"{name}: expected an int of at least {least}, got {value!r}")
 
 
-def checked_positive(**values: float | None) -> None:
-    """Raise a ValueError for values that are neither None nor positive."""
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}: expected a positive number or None, got {value!r}")
+def checked_number(
+    name: str,
+    value: Any,
+    is_valid: Callable[[float], bool] = lambda number: True,
+    expected: str = "a number",
+) -> float:
+    """Validate a number, also of NumPy, and return it as a float."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, str | bytes) and is_valid(number := float(value)):
+            return number
+    raise ValueError(f"{name}: expected {expected}, got {value!r}")
+
+
+def checked_fraction(name: str, value: Any) -> float:
+    return checked_number(name, value, lambda number: 0 <= number <= 1, "a number from 0 to 1")
+
+
+def checked_timeout(name: str, seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    return checked_number(name, seconds, lambda value: value > 0, "a positive number or None")
 
 
 def checked_weights(name: str, weights: ArrayLike, reward_space: Box | None) -> NDArray[np.float64]:

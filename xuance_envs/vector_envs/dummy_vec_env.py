@@ -8,7 +8,7 @@ from typing import Any
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.groups import LocalGroups
-from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_recipe
+from xuance_envs.vector_envs.arguments import checked_count, checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.signatures import with_options
 
@@ -60,7 +60,7 @@ class DummyVecEnv(GroupedVecEnv):
     ) -> None:
         hint = "SubprocVecEnv(env_fns, num_workers={})"
         recipe = checked_recipe(env_fns, env_seed, num_workers_hint=hint)
-        size = checked_info_bytes(info_bytes)
+        size = checked_count("info_bytes", info_bytes, 0)
         self._local = LocalGroups(recipe, info_bytes=size, record_failures=record_failures)
         super().__init__(self._local, copy=copy, check_actions=check_actions)
 

@@ -28,7 +28,9 @@ from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import (
     EnvIds,
     Seeds,
+    checked_count,
     checked_env_ids,
+    checked_number,
     env_indices,
     seed_per_env,
 )
@@ -236,6 +238,10 @@ class GroupedVecEnv(VecEnv):
         ledger, arrays = self._ledger, self._arrays
         self._groups.check_not_stepping("recv")
         in_flight = ledger.in_flight
+        if timeout is not None:
+            timeout = checked_number("timeout", timeout)
+        if min_envs is not None:
+            min_envs = checked_count("min_envs", min_envs)
         wanted = in_flight.envs_to_wait_for(min_envs)
         try:
             ready = in_flight.wait(wanted, timeout)

@@ -148,7 +148,7 @@ def checked_clones(
     """Validate the arguments of ``clone_state``; return one source per target."""
     target_ids: Any = [dst_ids] if is_int(dst_ids) else dst_ids
     targets = checked_env_ids(target_ids, num_envs, "dst_ids")
-    source_ids: Any = [src_ids] if src_ids is None or is_int(src_ids) else src_ids
+    source_ids: Any = src_ids if np.iterable(src_ids) else [src_ids]
     sources = checked_env_ids(source_ids, num_envs, "src_ids", distinct=False)
     if len(sources) == 1:
         sources *= len(targets)

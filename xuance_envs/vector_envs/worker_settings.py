@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.recovery import RestartPolicy
 from xuance_envs.errors import counted
-from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_positive, is_int
+from xuance_envs.vector_envs.arguments import checked_count, checked_timeout, is_int
 from xuance_envs.vector_envs.options import SPLIT_OPTIONS, ActorLayout, InSeries, StartMethod
 
 
@@ -31,14 +31,15 @@ class WorkerSettings:
     failure_modes: ClassVar[tuple[str, ...]] = ("raise", "restart", "resume")
 
     def __post_init__(self) -> None:
-        checked_positive(step_timeout=self.step_timeout, start_timeout=self.start_timeout)
+        self.step_timeout = checked_timeout("step_timeout", self.step_timeout)
+        self.start_timeout = checked_timeout("start_timeout", self.start_timeout)
         if self.worker_threads is not None and not is_count(self.worker_threads):
             expected = "None or an int of at least 1"
             raise ValueError(f"worker_threads: expected {expected}, got {self.worker_threads!r}")
-        self.info_bytes = checked_info_bytes(self.info_bytes)
+        self.info_bytes = checked_count("info_bytes", self.info_bytes, 0)
         check_choice("on_worker_failure", self.on_worker_failure, self.failure_modes)
-        if self.max_restarts is not None and self.max_restarts < 0:
-            raise ValueError(f"max_restarts: expected None or at least 0, got {self.max_restarts}")
+        if self.max_restarts is not None:
+            self.max_restarts = checked_count("max_restarts", self.max_restarts, 0)
         if self.restart_on_exception and self.on_worker_failure == "raise":
             modes = " or ".join(map(repr, self.failure_modes[1:]))
             raise ValueError(

@@ -20,7 +20,6 @@ from xuance_envs.remote.client.api_client import ApiClient
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
-    checked_count,
     checked_seeds,
     parse_results,
 )
@@ -29,7 +28,13 @@ from xuance_envs.remote.wire.nodes import array_from_wire
 from xuance_envs.remote.wire.values import batch_from_wire, batch_to_wire, infos_from_wire
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.aliases import ClosedOnExit, Uncopyable
-from xuance_envs.vector_envs.arguments import Seeds, checked_env_ids, checked_states, seed_per_env
+from xuance_envs.vector_envs.arguments import (
+    Seeds,
+    checked_count,
+    checked_env_ids,
+    checked_states,
+    seed_per_env,
+)
 from xuance_envs.vector_envs.last_results import checked_clones
 
 __all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]

@@ -13,8 +13,6 @@ from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-import numpy as np
-
 from xuance_envs.engine.data.space_layout import StepSpaces
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.system.forks import WrongProcessProxy, close_after_fork
@@ -246,12 +244,6 @@ class RemoteSession:
         except (LookupError, TypeError, ValueError) as error:
             text = f"the server's reply is malformed: {error}"
             raise RemoteError(text, self.server) from error
-
-
-def checked_count(name: str, value: Any) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: expected an int of at least 1, got {value!r}")
-    return int(value)
 
 
 def checked_seeds(seeds: Sequence[int | None]) -> list[int | None]:

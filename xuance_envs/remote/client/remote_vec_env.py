@@ -19,12 +19,11 @@ from xuance_envs.remote.client.remote_driver import RemoteDriver, sendable
 from xuance_envs.remote.client.remote_session import (
     CreatedEnvs,
     RemoteSession,
-    checked_count,
     checked_seeds,
 )
 from xuance_envs.remote.client.transport import Verify
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.arguments import checked_seed
+from xuance_envs.vector_envs.arguments import checked_count, checked_seed
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.vector_env import StepResult
 
