@@ -151,6 +151,7 @@ def test_a_missing_package_is_named_with_what_to_install(package: str, extra: st
         (["demo", "Brekout"], "'Breakout'"),
         (["demo", "--num-envs", "0"], "above 0"),
         (["demo", "--seconds", "nan"], "above 0"),
+        (["demo", "--seed", "-1"], "--seed: expected a non-negative int, got -1"),
         (["no-such-command"], "demo"),
         (["state", "."], "Is a directory: '.'"),
     ],

@@ -129,6 +129,8 @@ def run_demo(args: argparse.Namespace) -> None:
     _require("demo", "plot", "tqdm", "matplotlib")
     from tqdm import tqdm
 
+    if args.seed < 0:
+        raise CommandError(f"--seed: expected a non-negative int, got {args.seed}")
     env_id = args.id or args.env or "CartPole-v1"
     env_fn, backends = _demo_of(env_id)
     try:

@@ -124,3 +124,9 @@ def test_engines_can_be_wrapped(closing):
             break
     ended = infos["_episode"]
     assert np.array_equal(infos["episode"]["l"][ended], infos["final_info"]["episode_step"][ended])
+
+
+def test_only_vec_envs_are_converted():
+    envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])
+    with pytest.raises(TypeError, match="to_gymnasium: expected a VecEnv, got SyncVectorEnv; conv"):
+        to_gymnasium(envs)

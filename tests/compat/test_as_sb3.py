@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -101,3 +102,9 @@ def test_their_algorithms_learn_on_ours_within_transforms():
     assert np.mean([episode["l"] for episode in model.ep_info_buffer]) > 8
     assert envs.vec_env.transforms[2].count > 512
     envs.close()
+
+
+def test_only_vec_envs_are_converted():
+    envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])
+    with pytest.raises(TypeError, match="to_sb3: expected a VecEnv, got SyncVectorEnv; conv"):
+        to_sb3(envs)

@@ -360,8 +360,9 @@ def test_a_view_steps_its_environment_alone(masks, options):
         np.testing.assert_array_equal(view.render(), bare.render())
         view.close()
         assert envs.reset(seed=0).alive.any()
-        with pytest.raises(ValueError, match="index: expected an int from 0 to 1"):
-            as_parallel_env(envs, 2)
+        for index in (2, 1.0, True, "0"):
+            with pytest.raises(ValueError, match="index: expected an int from 0 to 1"):
+                as_parallel_env(envs, index)
 
 
 def assert_same(got, expected):

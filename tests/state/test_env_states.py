@@ -14,7 +14,7 @@ import pytest
 from comparing import assert_same
 from stateful_envs import Collector
 
-from xuance_envs import DummyVecEnv, EnvStates, Gym_Env, StateError
+from xuance_envs import DummyVecEnv, EnvStates, Gym_Env, StateError, register_state
 from xuance_envs.state import file_format, unpickling
 from xuance_envs.state.file_format import SavedEnv
 
@@ -252,6 +252,24 @@ def test_another_process_goes_on_from_a_file(state: EnvStates, tmp_path: Path) -
         envs.load_state(state)
         expected = b"".join(envs.step([1, 0, 1])[0].tobytes() for _ in range(40))
     assert printed.strip() == expected.hex()
+
+
+def test_bytes_of_any_type_are_read_but_nothing_else() -> None:
+    with DummyVecEnv([Collector]) as envs:
+        envs.reset(seed=1)
+        state = envs.save_state()
+    data = state.to_bytes()
+    for kind in (bytes, bytearray, memoryview):
+        assert EnvStates.from_bytes(kind(data), trusted=True).to_bytes() == data
+    for wrong in (data.hex(), None, Path("states.xenvs")):
+        with pytest.raises(TypeError, match="data: expected bytes, got"):
+            EnvStates.from_bytes(wrong)
+
+
+@pytest.mark.parametrize("cls", ["Collector", Collector(), None], ids=["name", "object", "None"])
+def test_only_classes_are_registered(cls) -> None:
+    with pytest.raises(TypeError, match="cls: expected a class, got"):
+        register_state(cls, vars, setattr)
 
 
 def test_parts_are_chosen_by_indices_only() -> None:

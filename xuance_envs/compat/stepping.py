@@ -35,6 +35,7 @@ from xuance_envs.vector_envs.subproc_vec_env import start_processes
 from xuance_envs.vector_envs.thread_vec_env import start_threads
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.worker_settings import ProcessSettings, ThreadSettings
+from xuance_envs.vector_envs.wrapper import checked_vec_env
 
 FinishedStep = tuple[InfoBatch, EpisodeEnds | None]
 
@@ -334,7 +335,7 @@ def checked_number_rewards(name: str, vec_env: VecEnv) -> VecEnv:
     """Return the vectorized environment, or raise if its rewards are vectors."""
     check_number_rewards(
         name,
-        vec_env.reward_space,
+        checked_vec_env(name, vec_env).reward_space,
         f"{name}(ScalarizeRewards(vec_env, weights)), with "
         "ScalarizeRewards from xuance_envs.transforms",
     )

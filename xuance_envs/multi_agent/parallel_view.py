@@ -17,6 +17,7 @@ from xuance_envs.multi_agent.agent_actions import AgentActions
 from xuance_envs.multi_agent.infos import infos_by_agent
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import MASK
+from xuance_envs.vector_envs.arguments import is_int
 
 __all__ = ["as_parallel_env"]
 
@@ -49,9 +50,9 @@ def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
         from pettingzoo import ParallelEnv
     except ImportError as error:
         raise missing_extra("as_parallel_env", "multi-agent", error) from error
-    if not 0 <= index < envs.num_envs:
+    if not (is_int(index) and 0 <= index < envs.num_envs):
         expected = "0" if envs.num_envs == 1 else f"an int from 0 to {envs.num_envs - 1}"
-        raise ValueError(f"index: expected {expected}, got {index}")
+        raise ValueError(f"index: expected {expected}, got {index!r}")
     kind = type("ParallelView", (_ParallelView, ParallelEnv), {})
     return kind(envs, index)
 

@@ -214,8 +214,11 @@ class EnvStates:
 
         Raises:
             StateError: the data is not in this format, is truncated, or names an unsafe class.
+            TypeError: the data is not bytes.
         """
-        return cls(*file_format.read(data, trusted), trusted)
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data: expected bytes, got {type(data).__name__}")
+        return cls(*file_format.read(bytes(data), trusted), trusted)
 
     def save(self, path: str | Path) -> None:
         """Write the states to a file atomically.

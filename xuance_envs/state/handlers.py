@@ -92,6 +92,8 @@ def register_state(cls: type, save: Save, load: Load) -> None:
         ...     load=lambda pump, pressure: setattr(pump, "pressure", pressure),
         ... )
     """
+    if not isinstance(cls, type):
+        raise TypeError(f"cls: expected a class, got {cls!r}")
     _registered[cls] = save, load
     _find.cache_clear()
 
