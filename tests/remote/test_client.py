@@ -290,8 +290,8 @@ def test_an_address_that_is_none_is_refused(url: Any) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("token", ["", "a b", "é", "a\nb"])
-def test_a_token_that_fits_no_header_is_refused(token: str) -> None:
+@pytest.mark.parametrize("token", ["", "a b", "é", "a\nb", b"ab", 5])
+def test_a_token_that_fits_no_header_is_refused(token: Any) -> None:
     with pytest.raises(ValueError, match="user_token: expected None, or visible ASCII"):
         create_student_gym_env_vectorized(1, 1, token)
 

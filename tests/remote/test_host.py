@@ -106,6 +106,12 @@ def test_a_saved_state_that_exceeds_a_limit_by_then_is_dropped(
     assert_nothing_is_left()
 
 
+def test_an_id_is_not_taken_for_a_list_of_ids() -> None:
+    for ids in ({"ids": "CartPole-v1"}, {"ids": [], "multi_agent": "mpe2:simple_spread_v3"}):
+        with pytest.raises(TypeError, match=r"expected a list of ids, got '(CartPole|mpe2)"):
+            Catalogue.of_ids(**ids)
+
+
 def test_a_catalogue_keeps_its_own_permissions() -> None:
     allowed = {"speed": (1, 2)}
     catalogue = Catalogue({"Slow": SlowEnv}, allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import subprocess
@@ -123,6 +124,18 @@ def test_the_only_environment_needs_no_name(serve: ServerMaker) -> None:
 def test_numbers_below_one_are_refused(server: Server, bad: Any) -> None:
     with pytest.raises(ValueError, match="num_envs: expected an int of at least 1"):
         RemoteVecEnv(server.url, "CartPole", bad)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, "5", None])
+def test_timeouts_that_are_not_positive_are_refused(server: Server, timeout: Any) -> None:
+    with pytest.raises(ValueError, match="timeout: expected seconds above 0, or infinity, got"):
+        RemoteVecEnv(server.url, "CartPole", 1, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, np.float32(60)], ids=repr)
+def test_timeouts_of_any_size_are_accepted(server: Server, timeout: Any) -> None:
+    with RemoteVecEnv(server.url, "CartPole", 1, timeout=timeout) as envs:
+        envs.reset()
 
 
 def test_closing_and_forgetting_free_the_session(serve: ServerMaker) -> None:

@@ -11,7 +11,12 @@ from typing import Any, ClassVar, Literal
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.recovery import RestartPolicy
 from xuance_envs.errors import counted
-from xuance_envs.vector_envs.arguments import checked_count, checked_timeout, is_int
+from xuance_envs.vector_envs.arguments import (
+    checked_count,
+    checked_number,
+    checked_timeout,
+    is_int,
+)
 from xuance_envs.vector_envs.options import SPLIT_OPTIONS, ActorLayout, InSeries, StartMethod
 
 
@@ -125,10 +130,9 @@ class RaySettings(WorkerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.num_cpus_per_worker >= 0:
-            raise ValueError(
-                f"num_cpus_per_worker: expected at least 0, got {self.num_cpus_per_worker!r}"
-            )
+        checked_number(
+            "num_cpus_per_worker", self.num_cpus_per_worker, lambda cpus: cpus >= 0, "at least 0"
+        )
         check_choice("actors", self.actors, ("auto", "machine", "core"))
 
 

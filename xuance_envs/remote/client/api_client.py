@@ -26,6 +26,7 @@ from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION, is_t
 from xuance_envs.remote.wire.failures import error_of
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError, shortened
+from xuance_envs.vector_envs.arguments import checked_number
 
 logger = logging.getLogger("xuance_envs.client")
 
@@ -53,7 +54,7 @@ class ApiClient:
         headers = {"Content-Type": WireFormat.MSGPACK.value, "Accept-Encoding": "identity"}
         if token is not None:
             if not is_token(token):
-                got = "other characters" if token else "an empty string"
+                got = "an empty string" if token == "" else "other characters"
                 expected = "None, or visible ASCII characters without spaces"
                 raise ValueError(f"user_token: expected {expected}, got {got}")
             if server.login:
@@ -63,9 +64,8 @@ class ApiClient:
             headers["Authorization"] = f"Bearer {token}"
         elif server.login:
             headers["Authorization"] = server.login
-        if not timeout > 0:  # also if it is NaN
-            raise ValueError(f"timeout: expected seconds above 0, or infinity, got {timeout!r}")
-        self._timeout = float(timeout)
+        expected = "seconds above 0, or infinity"
+        self._timeout = checked_number("timeout", timeout, lambda limit: limit > 0, expected)
         self._log_level = log_level
         self._transport = HttpTransport(server, headers, verify)
 

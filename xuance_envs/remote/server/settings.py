@@ -160,6 +160,9 @@ class Catalogue:
             multi_agent: modules of multi-agent environments, as ``"package:name"``; see
                 :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
         """
+        for name, given in (("ids", ids), ("multi_agent", multi_agent)):
+            if isinstance(given, str):
+                raise TypeError(f"{name}: expected a list of ids, got {given!r}")
         single = {env_id: partial(_make_gym_env, env_id) for env_id in ids}
         multi = {name: partial(make_agents_env, name) for name in multi_agent}
         return cls({**single, **multi}, allowed_kwargs)

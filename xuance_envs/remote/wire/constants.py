@@ -5,6 +5,8 @@ API_PREFIX = "/api/v1"
 MAX_SEED = 2**64  # exclusive upper bound of seeds
 
 
-def is_token(text: str) -> bool:
-    """Return whether a text has only visible ASCII characters."""
+def is_token(text: object) -> bool:
+    """Return whether a value is a text of only visible ASCII characters."""
+    if not isinstance(text, str):
+        return False
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
