@@ -13,7 +13,6 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xuance_envs._override import override
 from xuance_envs.extras import missing_extra
@@ -122,7 +121,6 @@ class PieceWriter(ABC):
     leaf_costs: Mapping[type, Callable[[Any], int]] = {}  # functions that count a leaf's values
     costly = _CONTAINERS
     encode: Callable[[Any], bytes]
-    write_leaf: Callable[[Any], None]  # writes a large value of a type in ``leaf_costs``
 
     def write(self, message: Any, limit: float) -> bytes:
         self._limit, self._added, self._size = limit, 0, 0
@@ -130,26 +128,21 @@ class PieceWriter(ABC):
             encoded = self.encode(message)
         else:
             self._pieces: list[bytes] = []
-            self._write_large(message)
+            self.write_large(message)
             encoded, self._pieces = b"".join(self._pieces), []
         if len(encoded) > limit:
             raise TooLargeError(int(limit))
         return encoded
 
-    def _write_large(self, node: Any) -> None:
-        if isinstance(node, dict | list | LazyList):
-            self._write_items(node)
-        else:
-            self.write_leaf(node)
-
-    def _write_items(self, node: Any) -> None:
+    def write_large(self, node: Any) -> None:
+        """Write the items of a dict, list or array in parts that are small."""
         opening, closing = self.brackets(node)
         self.add(opening)
-        comma, is_dict = b"", isinstance(node, dict)
-        items = iter(node.items() if is_dict else node)
+        comma, is_dict, is_array = b"", isinstance(node, dict), isinstance(node, np.ndarray)
+        items = iter([node] if is_array else node.items() if is_dict else node)
         size = 1 if isinstance(node, LazyList) else BLOCK
         while block := list(islice(items, size)):
-            waiting = [block]
+            waiting = block if is_array else [block]
             while waiting:
                 part = waiting.pop()
                 container = dict(part) if is_dict else part
@@ -160,7 +153,7 @@ class PieceWriter(ABC):
                     continue
                 else:
                     self.add(comma + (self.encode(part[0][0]) + self.colon if is_dict else b""))
-                    self._write_large(part[0][1] if is_dict else part[0])
+                    self.write_large(part[0][1] if is_dict else part[0])
                 comma = self.comma
         self.add(closing)
 
@@ -216,31 +209,17 @@ class JsonWriter(PieceWriter):
     def brackets(self, node: Any) -> tuple[bytes, bytes]:
         return (b"{", b"}") if isinstance(node, dict) else (b"[", b"]")
 
-    def write_leaf(self, node: Any) -> None:
-        if isinstance(node, np.ndarray):
-            self._array(node)
-        elif isinstance(node, TaggedArray):
+    @override
+    def write_large(self, node: Any) -> None:
+        if isinstance(node, TaggedArray):
             self.add(encode_json({**head_of(node.array), "data": 0})[:-2])
-            self._array(node.array)
+            super().write_large(node.array)
             self.add(b"}")
-        else:  # a long string, or bytes
+        elif isinstance(node, str | bytes):
             self.count(len(node))
             self.add(encode_json(node))
-
-    def _array(self, array: NDArray[Any]) -> None:
-        if array.size <= BLOCK:
-            self.add(encode_json(array))
-            return
-        rows = BLOCK if array.ndim == 1 else max(1, BLOCK * len(array) // array.size)
-        self.add(b"[")
-        for start in range(0, len(array), rows):
-            if start:
-                self.add(b",")
-            if rows == 1:
-                self._array(array[start])
-            else:
-                self.add(encode_json(array[start : start + rows])[1:-1])
-        self.add(b"]")
+        else:
+            super().write_large(node)
 
 
 class _MsgpackWriter(PieceWriter):

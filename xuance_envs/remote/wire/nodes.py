@@ -116,10 +116,11 @@ class TaggedArray:
 
 def as_nested_list(array: NDArray[Any]) -> Any:
     """Convert an array to lists for JSON, and non-finite numbers to strings."""
-    nested = array.tolist()
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return _spell_non_finite(nested)
-    return nested
+    if array.dtype.kind == "f" and not (is_finite := np.isfinite(array)).all():
+        spelled = array.astype(object)
+        spelled[~is_finite] = list(map(finite_or_name, array[~is_finite].tolist()))
+        return spelled.tolist()
+    return array.tolist()
 
 
 def as_raw_bytes(array: NDArray[Any]) -> dict[str, Any]:
@@ -132,12 +133,6 @@ def as_raw_bytes(array: NDArray[Any]) -> dict[str, Any]:
 def head_of(array: NDArray[Any]) -> dict[str, Any]:
     name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name  # NumPy computes dtype.name
     return {TAG: "array", "dtype": name, "shape": list(array.shape)}
-
-
-def _spell_non_finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_spell_non_finite(item) for item in value]
-    return finite_or_name(value)
 
 
 def dtype_from_wire(name: Any) -> np.dtype[Any]:
