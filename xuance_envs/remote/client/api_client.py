@@ -107,26 +107,24 @@ class ApiClient:
         fields = method, self.server, path, status, (monotonic() - start) * 1e3
         logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)
         content_type = headers.get("content-type", "").partition(";")[0]
-        wire_format = _WIRE_FORMATS.get(content_type)
-        if wire_format is None and status < 300:
+        answer, fault = None, ""
+        if (wire_format := _WIRE_FORMATS.get(content_type)) is None:
             got = shortened(content_type) if content_type else "no content type"
-            text = f"expected a reply in msgpack, got {got}"
-            raise RemoteError(text, self.server, status) from lost
-        try:
-            answer = None if wire_format is None else loads(body, wire_format)
-        except WireError as error:
-            if status < 300:
-                text = f"the reply is not valid msgpack: {error}"
-                raise RemoteError(text, self.server, status) from lost
-            answer = None
-        if 300 <= status < 400:
-            location = redacted(headers.get("location", "another address"))[:200]
-            text = f"the server redirects to {location}: use this address as base_url"
-            raise RemoteError(text, self.server, status) from lost
+            fault = f"expected a reply in msgpack, got {got}"
+        else:
+            try:
+                answer = loads(body, wire_format)
+            except WireError as error:
+                fault = f"the reply is not valid msgpack: {error}"
         if status >= 400:
             refusal = error_of(status, answer, self.server)
             refusal.__cause__ = refusal.__cause__ or lost
             raise refusal
+        if status >= 300:
+            location = redacted(headers.get("location", "another address"))[:200]
+            fault = f"the server redirects to {location}: use this address as base_url"
+        if fault:
+            raise RemoteError(fault, self.server, status) from lost
         return answer
 
     def _send_with_retries(
