@@ -30,8 +30,7 @@ from benchmarks.shared.question import (
 )
 from benchmarks.shared.rllib import Sampling, why_without
 from benchmarks.shared.rollouts import Rollouts
-from xuance_envs.engine.ray import actor_client
-from xuance_envs.engine.ray.connection import header
+from xuance_envs.engine.ray import actor_client, connection
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import Runner, StepLoop, sample_actions
@@ -391,11 +390,11 @@ def count_traffic(
 
     def counted_pack(*given: Any) -> bytes:
         request = pack(*given)
-        asked.append(len(header(0, 0)) + len(request))
+        asked.append(connection.HEADER.size + len(request))
         return request
 
     def counted_unpack(reply: Any, count: int) -> Any:
-        got.append(len(header(0, 0)) + len(reply))
+        got.append(connection.HEADER.size + len(reply))
         return unpack(reply, count)
 
     with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
