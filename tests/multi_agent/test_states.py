@@ -9,6 +9,9 @@ import pytest
 from agents_envs import MIXED, Herd, Squad
 
 from xuance_envs import EnvStates, StateMismatchError
+from xuance_envs.multi_agent.adapters import AsyncAgentsEnv, AsyncXuanCeAgentsEnv
+from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
 
 
 @pytest.mark.everywhere("3")
@@ -66,3 +69,16 @@ def run(envs):
     steps = [envs.step(steps_of(envs)) for _ in range(9)]
     parts = [(s.obs, s.rewards, s.alive, s.acted, s.terminated, s.action_masks) for s in steps]
     return [np.stack(part) for part in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "name"),
+    [
+        (AgentsEnv, "xuance_envs.multi_agent.agents_env.AgentsEnv"),
+        (XuanCeAgentsEnv, "xuance_envs.multi_agent.xuance_env.XuanCeAgentsEnv"),
+        (AsyncAgentsEnv, "xuance_envs.multi_agent.adapters.AsyncAgentsEnv"),
+        (AsyncXuanCeAgentsEnv, "xuance_envs.multi_agent.adapters.AsyncXuanCeAgentsEnv"),
+    ],
+)
+def test_adapters_have_the_names_that_states_of_earlier_versions_have(adapter, name):
+    assert f"{adapter.__module__}.{adapter.__qualname__}" == name
