@@ -66,8 +66,9 @@ class AgentRows:
             final, batch = np.full(self.num_rows, None, object), map_batch(_flattened, step.obs)
             for i in np.flatnonzero(ended).tolist():
                 final[i] = _copied_row(batch, i)
-            infos |= {"final_obs": final, "_final_obs": ended, "_final_info": ended}
-            infos["final_info"] = {"acted": infos["acted"] & ended, "_acted": ended}
+            info = {"acted": infos["acted"] & ended, "_acted": ended}
+            infos |= {"final_obs": final, "_final_obs": ended}
+            infos |= {"final_info": info, "_final_info": ended}
         return obs, _flattened(self.envs.exact_rewards, ~step.acted), terminated, truncated, infos
 
     def _inputs(
