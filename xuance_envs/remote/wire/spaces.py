@@ -68,11 +68,10 @@ def reward_space_from_wire(answer: Mapping[str, Any]) -> spaces.Box | None:
 
 
 def _box_to_wire(space: spaces.Box) -> dict[str, Any]:
-    bounds = {"low": _bound_to_wire(space.low), "high": _bound_to_wire(space.high)}
-    bounded = {name: getattr(space, name) for name in _BOUNDED}
-    if space.low.dtype.kind in "iu" and not all(each.all() for each in bounded.values()):
-        # An integer bound does not show that it stands for infinity.
-        bounds |= {name: _bound_to_wire(each) for name, each in bounded.items()}
+    names = ["low", "high"]
+    if space.low.dtype.kind in "iu" and not all(getattr(space, name).all() for name in _BOUNDED):
+        names += _BOUNDED  # an integer bound does not show that it stands for infinity
+    bounds = {name: _bound_to_wire(getattr(space, name)) for name in names}
     return {**bounds, "dtype": _dtype_to_wire(space), "shape": list(space.shape)}
 
 

@@ -71,10 +71,9 @@ class StepFrameWriter:
         self._layouts = layouts
         self._extents = Extents(layouts[0].extent, layouts[1].extent, masks)
         self._number += 1
-        infos, resets = map(_layout_to_wire, layouts)
         columns = {"arrays": self._codec.form, "numbers": _NUMBERS, "masks": masks}
-        fits = infos is not None and resets is not None
-        self._columns = {**columns, "infos": infos, "resets": resets} if fits else None
+        columns["infos"], columns["resets"] = map(_layout_to_wire, layouts)
+        self._columns = None if None in columns.values() else columns
 
 
 class StepFrameReader:
