@@ -160,22 +160,18 @@ class RemoteDriver(Driver):
         if command == "reset":
             return self._pack_reset(*arguments)
         places, *rest = arguments
-        message: dict[str, Any] = {"operation": command, "episode_ids": self._ids_of(places)}
-        if command in ("save_states", "load_states", "clone_states"):
-            message["operation"] = command.removesuffix("_states")
-            if command == "save_states":
-                return "states", message, self._session.parse_handles
-            if command == "load_states":
-                message["states"] = self._session.state_numbers(rest[0])
-            else:
-                message |= {"sources": self._ids_of(rest[0]), "fork_rng": rest[1]}
+        operation = "action_masks" if command == "watch_masks" else command.removesuffix("_states")
+        message: dict[str, Any] = {"operation": operation, "episode_ids": self._ids_of(places)}
+        if operation == "save":
+            return "states", message, self._session.parse_handles
+        if operation == "load":
+            message["states"] = self._session.state_numbers(rest[0])
+        elif operation == "clone":
+            message |= {"sources": self._ids_of(rest[0]), "fork_rng": rest[1]}
+        elif rest:
+            message["mode" if command == "render" else "name"] = rest[0]
+        if command.endswith("_states"):
             return "states", message, partial(self._parse_reset, places, False)
-        if command == "watch_masks":
-            message["operation"] = "action_masks"
-        elif command == "render":
-            message["mode"] = rest[0]
-        else:
-            message["name"] = rest[0]
         if command == "call":
             message["args"] = sendable(command, list(rest[1]))
             message["kwargs"] = sendable(command, dict(rest[2]))

@@ -154,8 +154,7 @@ class ServerSaver(Saver):
     """Saver whose states stay on the server."""
 
     def _pack(self, command: str, ids: Ids, *arguments: Any) -> dict[int, Any]:
-        (driver,) = self._ledger.drivers
-        return {0: driver.pack(command, ids, *arguments)}
+        return {0: self._ledger.drivers[0].pack(command, ids, *arguments)}
 
     @override
     def verify(self, ids: Ids) -> None:
