@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import gc
 import ipaddress
 import logging
@@ -33,8 +32,6 @@ from xuance_envs.remote.server.settings import LIMIT_SHARES, MIB, Catalogue, Lim
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 logger = logging.getLogger("xuance_envs")
-
-_DEFAULTS = Limits()
 
 # Option, field of `Limits`, unit, help text.
 _LIMITS = (
@@ -162,7 +159,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "limits; a request beyond a limit is delayed, or refused with an error that names the limit"
     )
     for option, name, unit, text in _LIMITS:
-        default = (getattr(_DEFAULTS, name) or 0) / unit
+        default = (getattr(Limits, name) or 0) / unit
         zero = "; 0 for no limit" if name in _OPTIONAL else ""
         with_tokens = ""
         if name in LIMIT_SHARES:
@@ -216,7 +213,7 @@ def make_server(args: argparse.Namespace) -> Server:
         settings = Settings(
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
             Tokens.load(args.tokens, TOKEN_LIMITS),
-            dataclasses.replace(_DEFAULTS, **limits),
+            Limits(**limits),
             Permissions(
                 calls=frozenset(args.allow_call),
                 gets=frozenset(args.allow_get),
@@ -272,10 +269,9 @@ def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _port(text: str) -> int:
-    port = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= port < 1 << 16:
-        raise ValueError(f"expected a port from 0 to 65535, got {text}")
-    return port
+    if text.isascii() and text.isdigit() and (port := int(text)) < 1 << 16:
+        return port
+    raise ValueError(f"expected a port from 0 to 65535, got {text}")
 
 
 def _at_least(least: int, kind: type[int] | type[float], text: str) -> float:
