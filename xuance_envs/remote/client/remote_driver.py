@@ -72,17 +72,14 @@ class _Sender:
         self.reply: _Reply | None = None
         self._wake = wake
         self._is_ending = False
-        self._doorbell, self._replied = Doorbell(), Doorbell()
+        self.doorbell, self._replied = Doorbell(), Doorbell()
         threading.Thread(target=self._serve, name="xuance_envs-remote", daemon=True).start()
-
-    def start(self) -> None:
-        self._doorbell.ring()
 
     def wait(self, deadline: float | None) -> _Reply:
         """Return the reply; raise TimeoutError after the deadline."""
         while self.reply is None:
-            if self.request is not None:  # an interrupt may have prevented start()
-                self.start()
+            if self.request is not None:  # an interrupt may have prevented the first ring
+                self.doorbell.ring()
             left = _POLL_INTERVAL if deadline is None else deadline - monotonic()
             if not self._replied.wait(min(max(0.0, left), _POLL_INTERVAL)) and left <= 0:
                 raise TimeoutError
@@ -91,14 +88,14 @@ class _Sender:
     def end(self) -> None:
         """Make the thread end after its request."""
         self._is_ending = True
-        self._doorbell.ring()
+        self.doorbell.ring()
 
     def _serve(self) -> None:
         while True:
             while (request := self.request) is None:
                 if self._is_ending:
                     return
-                self._doorbell.wait()
+                self.doorbell.wait()
             self.request = None
             value, failure = None, None
             try:
@@ -205,7 +202,7 @@ class RemoteDriver(Driver):
         self.tag, self._after_frame, self._failed = tag, self._frame_was_last, False
         sender.reply, sender.request = None, request
         if request is not None:
-            sender.start()
+            sender.doorbell.ring()
 
     @override
     def result(self, deadline: float | None = None) -> Any:
