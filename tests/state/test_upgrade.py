@@ -198,9 +198,9 @@ def test_a_server_of_then_is_refused_with_both_versions(
 
     from xuance_envs import RemoteVecEnv
     from xuance_envs.errors import RemoteError
-    from xuance_envs.remote.server.routes import api
+    from xuance_envs.remote.server.routes import pages
 
-    monkeypatch.setattr(api, "PROTOCOL_VERSION", version)
+    monkeypatch.setattr(pages, "PROTOCOL_VERSION", version)
     server = make_server()
     try:
         with pytest.raises(RemoteError, match=rf"version {version}, this client uses version 4"):

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import importlib
 import math
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from xuance_envs._version import __version__
 from xuance_envs.engine.system.current import system
 from xuance_envs.extras import missing_extra
 from xuance_envs.remote.server.access import TOKENS_VARIABLE, Proxies, unix_socket
 from xuance_envs.remote.server.settings import Settings, is_loopback
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from xuance_envs.remote.server.http.connection_manager import ConnectionManager
-    from xuance_envs.remote.server.routes.api import Api
 
 __all__ = ["Server"]
 
@@ -91,6 +80,7 @@ class Server:
         from xuance_envs.remote.server.http.connection_manager import ConnectionManager
         from xuance_envs.remote.server.http.listener import ListeningServer
         from xuance_envs.remote.server.routes.api import Api
+        from xuance_envs.remote.server.routes.pages import create_app
 
         tls = None
         if certfile is not None:
@@ -117,7 +107,7 @@ class Server:
                 names = {host, shown, "localhost", "127.0.0.1", "[::1]", *settings.allowed_hosts}
                 hosts = frozenset(name.lower().encode() for name in names if name)
         manager = ConnectionManager(api, hosts, proxies or Proxies())
-        app, seconds = _app(api, manager, settings), math.ceil(settings.seconds_to_finish)
+        app, seconds = create_app(api, manager, settings), math.ceil(settings.seconds_to_finish)
         self._server = ListeningServer(app, self._socket, manager, tls, seconds)
         self._thread: threading.Thread | None = None
         self._was_started = False
@@ -169,45 +159,6 @@ class Server:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
-    """Create the application for the routes that ``ServerConnection`` does not answer itself."""
-    from fastapi import FastAPI
-
-    from xuance_envs.remote.server.monitoring import RequestLogMiddleware
-    from xuance_envs.remote.server.routes.openapi import OPENAPI_PATH, add_document
-    from xuance_envs.remote.server.routes.pages import HEALTHY, add_pages
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        api.reload_tokens_on_sighup()
-        loops = [manager.watch, api.sessions.expire, api.sessions.watch]
-        loops += [api.watch_tokens] if settings.watch_tokens else []
-        tasks = [asyncio.create_task(loop()) for loop in loops]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await api.sessions.close_all()
-            api.decoders.shutdown(wait=False)
-
-    app = FastAPI(
-        title="xuance_envs",
-        version=__version__,
-        summary="Reinforcement-learning environments behind HTTP.",
-        openapi_url=None,  # FastAPI's pages would load scripts from other servers
-        lifespan=lifespan,
-    )
-    api.add_to(app)
-    add_pages(app, api)
-    models = {path: route.model for path, route in api.post_routes.items()}
-    document = add_document(app, models, manager.proxies.root_path, api.check_page_token)
-    if not settings.pages_need_token:
-        manager.add_static_reply(OPENAPI_PATH, document)
-    manager.add_static_reply("/healthz", HEALTHY)
-    return RequestLogMiddleware(app, api.metrics, manager.proxies)
 
 
 def _require_packages() -> None:

@@ -1,4 +1,4 @@
-"""HTTP routes under ``/api/v1``."""
+"""API messages under ``/api/v1``, which bypass ASGI."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
-from xuance_envs._version import __version__
 from xuance_envs.engine.system.current import system
 from xuance_envs.errors import counted
 from xuance_envs.remote.server.access import Owner
@@ -34,9 +31,8 @@ from xuance_envs.remote.server.http.requests import (
 )
 from xuance_envs.remote.server.limits import Account, Accounts, Capacity, throttle
 from xuance_envs.remote.server.monitoring import OWNER_KEY, Metrics, loggable_path
-from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
 from xuance_envs.remote.server.settings import Settings
-from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
+from xuance_envs.remote.wire.constants import API_PREFIX
 from xuance_envs.remote.wire.failures import EnvsFailedError, RefusedError, refusal_of
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.values import from_client
@@ -77,13 +73,6 @@ class Api:
         self.post_routes = {f"{API_PREFIX}/{path}": route for path, route in routes.items()}
         # Two threads suffice, because decoding holds the GIL most of the time.
         self.decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
-
-    def add_to(self, app: FastAPI) -> None:
-        app.get(f"{API_PREFIX}/version")(self.version)
-        app.delete(f"{API_PREFIX}/session/{{session_id}}", **NEEDS_TOKEN)(self.delete_session)
-        for kind in (RefusedError, HTTPException, RequestValidationError):
-            app.add_exception_handler(kind, _refused)
-        app.add_exception_handler(Exception, _failed)
 
     def reload_tokens_on_sighup(self) -> None:
         """Reload the tokens on SIGHUP, if this thread can handle signals."""
@@ -136,7 +125,7 @@ class Api:
         except RefusedError as error:
             return refused(error, head.reply_format)
         except Exception as error:
-            return _failure(head.path, error, head.reply_format)
+            return failure(head.path, error, head.reply_format)
         finally:
             if account is not None:
                 account.requests -= 1
@@ -145,13 +134,13 @@ class Api:
         head = request.head
         message, digest = await self._receive(request, route.model)
         if not route.in_session:
-            return _ok(await route.act(message, account, head), head.reply_format)
+            return ok(await route.act(message, account, head), head.reply_format)
         assert isinstance(message, messages.SessionRequestModel)
         session = self.sessions.get(message.session_id, account.owner)
 
         async def reply() -> Reply:
             try:
-                return _ok(await route.act(message, session, head), head.reply_format)
+                return ok(await route.act(message, session, head), head.reply_format)
             except Exception as error:
                 refusal = refusal_of(error, self._settings.permissions.tracebacks)
                 if refusal is None:
@@ -177,10 +166,6 @@ class Api:
 
     async def _run_in_thread(self, decode: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.decoders, decode)
-
-    async def version(self) -> dict[str, Any]:
-        """Return the versions of the server and the protocol. Requires no token."""
-        return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL_VERSION}
 
     async def create_session(
         self, message: messages.CreateSession, account: Account, head: RequestHead
@@ -275,13 +260,6 @@ class Api:
         host, _ = session.find(message.episode_ids)
         return dumps({"times": host.times()}, head.reply_format)
 
-    async def delete_session(self, session_id: str, request: Request) -> Response:
-        """Close a session and its environments."""
-        session = self.sessions.get(session_id, self.owner(request))
-        await self.sessions.close(session, "closed by its client")
-        wire_format = _reply_format(request)
-        return _to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
-
     def owner(self, request: Request) -> Owner:
         """Return the owner of an ASGI request and record it for the access log."""
         header = request.headers.get("authorization")
@@ -319,32 +297,11 @@ def _check_count(code: str, unit: str, given: Sized, count: int) -> None:
         raise RefusedError(422, code, f"expected {counted(count, unit)}, got {len(given)}")
 
 
-def _ok(body: bytes, wire_format: WireFormat) -> Reply:
+def ok(body: bytes, wire_format: WireFormat) -> Reply:
     return Reply(200, wire_format.content_type, body)
 
 
-def _failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
+def failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
     logger.error("%s failed", loggable_path(path), exc_info=error)
     refusal = RefusedError(500, "server", "internal server error; see the server's log")
     return refused(refusal, wire_format)
-
-
-def _to_response(reply: Reply) -> Response:
-    return Response(reply.body, reply.status, dict(reply.headers), reply.content_type)
-
-
-def _reply_format(request: Request) -> WireFormat:
-    """Return the format that the client accepts, or else the format of its request."""
-    return RequestHead("", request.scope["headers"]).reply_format
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        error = RefusedError(error.status_code, "route", str(error.detail))
-    elif not isinstance(error, RefusedError):  # without the input, which JSON may not represent
-        error = RefusedError(422, "invalid", "the path or query is not valid")
-    return _to_response(refused(error, _reply_format(request)))
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return _to_response(_failure(request.url.path, error, _reply_format(request)))

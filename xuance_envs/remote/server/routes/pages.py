@@ -1,4 +1,4 @@
-"""Status page, health check, Prometheus metrics, and admin routes for sessions."""
+"""FastAPI application: its OpenAPI document, status page, metrics and routes for sessions."""
 
 from __future__ import annotations
 
@@ -6,27 +6,93 @@ import asyncio
 import base64
 import hashlib
 import importlib.resources
+import json
 import re
 import struct
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from xuance_envs._version import __version__
 from xuance_envs.remote.server.access import ADMIN
 from xuance_envs.remote.server.hosting.sessions import Session
-from xuance_envs.remote.server.http.requests import Reply
-from xuance_envs.remote.server.routes.api import Api
-from xuance_envs.remote.server.routes.openapi import NEEDS_TOKEN
-from xuance_envs.remote.wire.constants import API_PREFIX
+from xuance_envs.remote.server.http.connection_manager import ConnectionManager
+from xuance_envs.remote.server.http.messages import RequestModel
+from xuance_envs.remote.server.http.requests import Reply, RequestHead, refused
+from xuance_envs.remote.server.monitoring import RequestLogMiddleware
+from xuance_envs.remote.server.routes.api import Api, failure, ok
+from xuance_envs.remote.server.settings import Settings
+from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
 from xuance_envs.remote.wire.failures import RefusedError
+from xuance_envs.remote.wire.formats import WireFormat, dumps
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+OPENAPI_PATH = "/openapi.json"
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
 MAX_CACHED = 16
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "the body is not JSON or msgpack"},
+    401: {"description": "a token is missing or wrong"},
+    403: {"description": "the operator does not allow this name"},
+    404: {"description": "no session, episode, state or environment of this token has this id"},
+    409: {"description": "an environment failed, or the session is not ready for the request"},
+    413: {"description": "the request or its reply is too large"},
+    415: {"description": "the content type is neither JSON nor msgpack"},
+    422: {"description": "a field is missing, unknown or out of bounds"},
+    429: {"description": "a limit on sessions, environments, states or requests is reached"},
+}
+
+_SECURITY = {"security": [{"token": list[str]()}]}
+
+# Keyword arguments of routes that need a token.
+NEEDS_TOKEN: dict[str, Any] = {"openapi_extra": _SECURITY, "responses": REFUSALS}
+
+
+def create_app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGIApp:
+    """Create the application for the routes that ``ServerConnection`` does not answer itself."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        api.reload_tokens_on_sighup()
+        loops = [manager.watch, api.sessions.expire, api.sessions.watch]
+        loops += [api.watch_tokens] if settings.watch_tokens else []
+        tasks = [asyncio.create_task(loop()) for loop in loops]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await api.sessions.close_all()
+            api.decoders.shutdown(wait=False)
+
+    app = FastAPI(
+        title="xuance_envs",
+        version=__version__,
+        summary="Reinforcement-learning environments behind HTTP.",
+        openapi_url=None,  # FastAPI's pages would load scripts from other servers
+        lifespan=lifespan,
+    )
+    for kind in (RefusedError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _refused)
+    app.add_exception_handler(Exception, _failed)
+    add_pages(app, api)
+    document = add_document(app, api, manager.proxies.root_path)
+    if not settings.pages_need_token:
+        manager.add_static_reply(OPENAPI_PATH, document)
+    manager.add_static_reply("/healthz", HEALTHY)
+    return RequestLogMiddleware(app, api.metrics, manager.proxies)
 
 
 def add_pages(app: FastAPI, api: Api) -> None:
@@ -50,6 +116,19 @@ def add_pages(app: FastAPI, api: Api) -> None:
             while len(images) > MAX_CACHED:
                 del images[next(iter(images))]
             return cached[1]
+
+    @app.get(f"{API_PREFIX}/version")
+    async def version() -> dict[str, Any]:
+        """Return the versions of the server and the protocol. Requires no token."""
+        return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL_VERSION}
+
+    @app.delete(f"{API_PREFIX}/session/{{session_id}}", **NEEDS_TOKEN)
+    async def delete_session(session_id: str, request: Request) -> Response:
+        """Close a session and its environments."""
+        session = api.sessions.get(session_id, api.owner(request))
+        await api.sessions.close(session, "closed by its client")
+        wire_format = _reply_format(request)
+        return _to_response(ok(dumps({"closed": True}, wire_format), wire_format))
 
     path = f"{API_PREFIX}/sessions"
 
@@ -122,13 +201,69 @@ def add_pages(app: FastAPI, api: Api) -> None:
 
     @app.get("/healthz", summary="Health check.")
     async def health() -> Response:
-        return Response(HEALTHY.body, HEALTHY.status, None, HEALTHY.content_type)
+        return _to_response(HEALTHY)
 
     @app.get("/metrics", summary="Metrics in Prometheus's text format.")
     async def counts(request: Request) -> Response:
         api.check_page_token(request)
         names = api.sessions.by_name() if api.is_admin(request) else None
         return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+
+
+def _described(path: str, model: type[RequestModel]) -> dict[str, Any]:
+    def content(schema: dict[str, Any]) -> dict[str, Any]:
+        return {wire_format.value: {"schema": schema} for wire_format in WireFormat}
+
+    success = {"description": "success", "content": content({"type": "object"})}
+    refusals = {str(status): answer for status, answer in REFUSALS.items()}
+    return {
+        "summary": model.__doc__,
+        "operationId": path.removeprefix(f"{API_PREFIX}/").replace("/", "_"),
+        "requestBody": {"required": True, "content": content(model.model_json_schema())},
+        "responses": {"200": success, **refusals},
+        **_SECURITY,
+    }
+
+
+def add_document(app: FastAPI, api: Api, root_path: str) -> Reply:
+    """Add a route for the OpenAPI document, and return its reply."""
+    document = app.openapi()
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, route in api.post_routes.items():
+        document["paths"][path] = {"post": _described(path, route.model)}
+    if root_path:
+        document["servers"] = [{"url": root_path}]
+    # Encoded once: FastAPI would encode it for each request, which would delay other clients.
+    reply = Reply(200, "application/json", json.dumps(document).encode())
+
+    async def encoded(request: Request) -> Response:
+        api.check_page_token(request)
+        return _to_response(reply)
+
+    app.router.routes.append(Route(OPENAPI_PATH, encoded))
+    return reply
+
+
+def _to_response(reply: Reply) -> Response:
+    return Response(reply.body, reply.status, dict(reply.headers), reply.content_type)
+
+
+def _reply_format(request: Request) -> WireFormat:
+    """Return the format that the client accepts, or else the format of its request."""
+    return RequestHead("", request.scope["headers"]).reply_format
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        error = RefusedError(error.status_code, "route", str(error.detail))
+    elif not isinstance(error, RefusedError):  # without the input, which JSON may not represent
+        error = RefusedError(422, "invalid", "the path or query is not valid")
+    return _to_response(refused(error, _reply_format(request)))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _to_response(failure(request.url.path, error, _reply_format(request)))
 
 
 def policy_for(page: str) -> str:
