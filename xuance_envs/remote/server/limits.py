@@ -218,17 +218,17 @@ class ByteBudget:
 
 
 class Account:
-    def __init__(self, owner: Owner, limits: Limits) -> None:
+    owner: Owner
+    limits: Limits
+
+    def __init__(self) -> None:
         self.requests = 0
         self.sessions = 0
         self.quota = Quota("per token")
         self.large_body_lock = asyncio.Lock()
-        self.update(owner, limits)
 
     def update(self, owner: Owner, limits: Limits) -> None:
-        self.owner = owner
-        self.limits = limits
-        self.is_outdated = False
+        self.owner, self.limits = owner, limits
         self.quota.limit(limits, "_per_token")
         self.max_requests = limits.requests_per_session * limits.sessions_per_token
 
@@ -252,15 +252,13 @@ class Accounts:
 
     def begin(self, owner: Owner) -> Account:
         """Count a new request in its owner's account; the caller subtracts it when it has ended."""
-        account = self._accounts.get(owner.key)
-        if account is None:
+        if (account := self._accounts.get(owner.key)) is None:
             # A server without tokens accepts any token and creates an account for each.
             if len(self._accounts) >= MAX_ACCOUNTS:
                 for idle in [each for each in self._accounts.values() if each.is_idle]:
                     del self._accounts[idle.owner.key]
-            limits = self._capacity.settings.limits_of(owner)
-            account = self._accounts[owner.key] = Account(owner, limits)
-        elif account.is_outdated and account.is_idle:
+            account = self._accounts[owner.key] = Account()
+        if account.is_idle:  # the limits may have changed
             account.update(owner, self._capacity.settings.limits_of(owner))
         if account.requests >= account.max_requests:
             raise too_many_requests("requests", account.max_requests, "per token")
@@ -268,9 +266,8 @@ class Accounts:
         return account
 
     def update_limits(self) -> None:
-        """Apply the current limits to each account as soon as it is idle."""
+        """Remove idle accounts of revoked tokens; others get new limits once they are idle."""
         for account in list(self._accounts.values()):
-            account.is_outdated = True
             if account.is_idle and not self._capacity.settings.tokens.accepts(account.owner):
                 del self._accounts[account.owner.key]
 
