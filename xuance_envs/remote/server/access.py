@@ -13,6 +13,7 @@ import secrets
 import socket
 import stat
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -110,7 +111,7 @@ class Tokens:
         """
         found = list(self._fixed)
         if self._file is not None:
-            self._loaded_version = self._file_version()
+            self._loaded_version = _version_of(self._file)
             read = self._read_file(self._file)
             if not read:
                 raise ValueError(f"{self._file}: expected one token per line, got none")
@@ -130,7 +131,7 @@ class Tokens:
 
     def reload_if_changed(self) -> bool:
         """Call :meth:`reload` if the file has changed; return True if it has."""
-        if self._file is None or self._file_version() == self._loaded_version:
+        if self._file is None or _version_of(self._file) == self._loaded_version:
             return False
         self.reload()
         return True
@@ -152,11 +153,6 @@ class Tokens:
     def accepts(self, owner: Owner) -> bool:
         """Return whether a token of this owner is still accepted."""
         return not self._owners or owner in self._owners.values()
-
-    def _file_version(self) -> tuple[int, ...]:
-        assert self._file is not None
-        found = self._file.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read_file(self, file: Path) -> list[tuple[str, Owner]]:
         if system.HAS_FILE_MODES and file.stat().st_mode & stat.S_IROTH:
@@ -191,6 +187,11 @@ class Tokens:
                 known = ", ".join(f"{each}=N" for each in self._limits)
                 raise ValueError(f"after the token, expected {ADMIN} or any of {known}")
         return token, Owner(b"name " + name.encode(), name, ADMIN in rest, limits)
+
+
+def _version_of(file: Path) -> tuple[int, ...]:
+    found = file.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _digest(token: bytes) -> bytes:
@@ -338,22 +339,19 @@ class Proxies:
         values = [value for name, value in headers if name == b"x-forwarded-for"]
         hops = b",".join(values).decode("latin-1").split(",")
         # Each proxy appends its client's address. A client can forge any entry before its own.
-        for hop in reversed(hops):
-            try:
+        with suppress(ValueError):
+            for hop in reversed(hops):
                 peer = str(ipaddress.ip_address(hop.strip())), 0
-            except ValueError:
-                break
-            if not self.trusts(peer):
-                break
+                if not self.trusts(peer):
+                    break
         return peer
 
     def trusts(self, peer: Address) -> bool:
         """Return whether an address belongs to a trusted proxy."""
-        try:
+        with suppress(ValueError):
             found = ipaddress.ip_address(peer[0])
-        except ValueError:
-            return False
-        return any(found in network for network in self.trusted)
+            return any(found in network for network in self.trusted)
+        return False
 
     def restore(self, scope: MutableMapping[str, Any]) -> None:
         """Undo the proxies' changes to path, scheme and client address in an ASGI ``scope``."""

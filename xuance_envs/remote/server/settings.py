@@ -245,8 +245,7 @@ class Settings:
 
     def limits_of(self, owner: Owner) -> Limits:
         """Return the limits of one owner: ``limits``, overridden by its line in the tokens file."""
-        overrides: dict[str, Any] = dict(owner.limits)
-        return replace(self.limits, **overrides)
+        return replace(self.limits, **dict[str, Any](owner.limits))
 
 
 def is_loopback(host: str) -> bool:
