@@ -120,10 +120,8 @@ class Metrics:
         if method not in METHODS:
             method = "other"
         self.count_request(method, status)
-        if not self._access_log:
-            return
         level = logging.DEBUG if path.endswith(STEP_PATH_SUFFIX) else logging.INFO
-        if logger.isEnabledFor(level):
+        if self._access_log and logger.isEnabledFor(level):
             address, milliseconds = (client or ("-",))[0], (time.perf_counter() - start) * 1e3
             fields = address, owner, method, loggable_path(path), status, milliseconds
             logger.log(level, "%s %s %s %s %d %.1f ms", *fields)
@@ -182,21 +180,16 @@ def loggable_path(path: str) -> str:
     return "/".join("*" if len(each) >= SECRET_LENGTH else quote(each) for each in segments)[:200]
 
 
-class RequestLogMiddleware:
-    """Middleware that undoes a proxy's changes to a request, then counts and logs the request."""
+def log_requests(app: ASGIApp, metrics: Metrics, proxies: Proxies) -> ASGIApp:
+    """Undo a proxy's changes to each request of an application, then count and log the request."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, proxies: Proxies) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._proxies = proxies
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def logged(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         start = time.perf_counter()
         status = 500
-        self._proxies.restore(scope)
+        proxies.restore(scope)
 
         async def send_and_record(message: Message) -> None:
             nonlocal status
@@ -208,7 +201,9 @@ class RequestLogMiddleware:
         if method == "HEAD":  # uvicorn omits the body
             scope = {**scope, "method": "GET"}
         try:
-            await self._app(scope, receive, send_and_record)
+            await app(scope, receive, send_and_record)
         finally:
             client, owner = scope.get("client"), scope.get(OWNER_KEY, "-")
-            self._metrics.record_request(client, owner, method, scope["path"], status, start)
+            metrics.record_request(client, owner, method, scope["path"], status, start)
+
+    return logged

@@ -13,14 +13,14 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from xuance_envs._version import __version__
 from xuance_envs.remote.server.access import ADMIN
@@ -28,15 +28,12 @@ from xuance_envs.remote.server.hosting.sessions import Session
 from xuance_envs.remote.server.http.connection_manager import ConnectionManager
 from xuance_envs.remote.server.http.messages import RequestModel
 from xuance_envs.remote.server.http.requests import Reply, RequestHead, refused
-from xuance_envs.remote.server.monitoring import RequestLogMiddleware
+from xuance_envs.remote.server.monitoring import log_requests
 from xuance_envs.remote.server.routes.api import Api, failure, ok
 from xuance_envs.remote.server.settings import Settings
 from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
 from xuance_envs.remote.wire.failures import RefusedError
 from xuance_envs.remote.wire.formats import WireFormat, dumps
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
 
 OPENAPI_PATH = "/openapi.json"
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
@@ -92,7 +89,7 @@ def create_app(api: Api, manager: ConnectionManager, settings: Settings) -> ASGI
     if not settings.pages_need_token:
         manager.add_static_reply(OPENAPI_PATH, document)
     manager.add_static_reply("/healthz", HEALTHY)
-    return RequestLogMiddleware(app, api.metrics, manager.proxies)
+    return log_requests(app, api.metrics, manager.proxies)
 
 
 def add_pages(app: FastAPI, api: Api) -> None:
@@ -215,12 +212,11 @@ def _described(path: str, model: type[RequestModel]) -> dict[str, Any]:
         return {wire_format.value: {"schema": schema} for wire_format in WireFormat}
 
     success = {"description": "success", "content": content({"type": "object"})}
-    refusals = {str(status): answer for status, answer in REFUSALS.items()}
     return {
         "summary": model.__doc__,
         "operationId": path.removeprefix(f"{API_PREFIX}/").replace("/", "_"),
         "requestBody": {"required": True, "content": content(model.model_json_schema())},
-        "responses": {"200": success, **refusals},
+        "responses": {200: success, **REFUSALS},
         **_SECURITY,
     }
 
@@ -237,11 +233,11 @@ def add_document(app: FastAPI, api: Api, root_path: str) -> Reply:
     # Encoded once: FastAPI would encode it for each request, which would delay other clients.
     reply = Reply(200, "application/json", json.dumps(document).encode())
 
+    @app.get(OPENAPI_PATH, include_in_schema=False)
     async def encoded(request: Request) -> Response:
         api.check_page_token(request)
         return _to_response(reply)
 
-    app.router.routes.append(Route(OPENAPI_PATH, encoded))
     return reply
 
 
