@@ -156,7 +156,7 @@ def load_states(
     rows = SpaceRows.allocate(SpaceLayout(vec_env.observation_space), len(envs))
     rows.put(observations, ALL_ENVS, len(envs))
     shown = list(infos)
-    for i, last_shown in enumerate(vec_env.call("last_shown", env_ids=envs)):
+    for i, last_shown in enumerate(vec_env.get_attr("last_shown", envs)):
         if last_shown is not None:
             rows.row(i, copy_of)[:], shown[i] = last_shown
     return _episodes_to_wire(vec_env, rows.copy(), _pickled_infos_to_wire(shown))

@@ -61,7 +61,6 @@ class EnvHost:
         self._settings, self._limits = settings, settings.limits
         self._seed, self._functions = message.seed, functions
         self._metrics = metrics
-        self._quota = process.quota
         process.quota.add(environments=self.num_envs)
         process.environments += self.num_envs
         self._closing = False
@@ -78,7 +77,7 @@ class EnvHost:
                 process.kill()
             process.thread.submit(partial(self._end_abandoned, future))
             process.count()
-            self._quota.add(environments=-self.num_envs)
+            process.quota.add(environments=-self.num_envs)
             process.remove_envs(self.num_envs)
             raise
 
@@ -136,7 +135,7 @@ class EnvHost:
             return
         process = self.process
         self._closing = process.closing = True
-        self._quota.add(environments=-self.num_envs)
+        process.quota.add(environments=-self.num_envs)
         await process.wait_idle(CLOSE_TIMEOUT)
         if process.is_running or self._vec_env.waiting:
             process.kill()
@@ -206,7 +205,7 @@ class EnvHost:
             try:
                 return encode()
             except Exception:
-                await self._run_in_thread(self._end_if_closed)
+                await self._run_in_thread(lambda: None)  # ends the workers if the error closed them
                 raise
 
     async def repeat(
@@ -241,7 +240,7 @@ class EnvHost:
     ) -> bytes:
         """Save states in the process; refuse if they exceed a limit."""
         self.check_ready(envs)
-        kept, quota = list(itertools.islice(numbers, len(envs))), self._quota
+        kept, quota = list(itertools.islice(numbers, len(envs))), self.process.quota
         quota.check(states=len(envs))
         objects = await self._run_command(partial(self._object_sizes, envs))
         exceeded = True
@@ -328,7 +327,7 @@ class EnvHost:
     def _record_steps(self, steps: int, seconds: float) -> None:
         self.steps += steps
         self._metrics.count_steps(steps, seconds)
-        for quota in self._quota.chain:
+        for quota in self.process.quota.chain:
             quota.steps.record(steps)
 
     def _command(self) -> SessionProcess:
@@ -349,10 +348,7 @@ class EnvHost:
             try:
                 return act()
             finally:
-                self._end_if_closed()
+                if self._vec_env.closed:  # after an error
+                    self._vec_env.end_workers()
 
         return await self.process.run(act_and_end)
-
-    def _end_if_closed(self) -> None:
-        if self._vec_env.closed:  # after an error
-            self._vec_env.end_workers()

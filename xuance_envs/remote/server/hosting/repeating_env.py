@@ -78,11 +78,7 @@ class InfoFilter:
     def _filtered(self, info: dict[Any, Any]) -> dict[Any, Any]:
         names, key_of = self._infos, self._key_of
         if names is not None:
-            info = {
-                key: value
-                for key, value in info.items()
-                if (key if key_of is None else key_of(key)) in names
-            }
+            info = {k: v for k, v in info.items() if (key_of(k) if key_of else k) in names}
         return drop_unsendable(info)
 
 
@@ -153,19 +149,15 @@ class RepeatingEnv(ObjectCounter):
         self._step = -1
         self._ended: RepeatResult | None = None
         self._can_step = False
-        self._last_shown: tuple[Any, bytes] | None = None
+        self.last_shown: tuple[Any, bytes] | None = None  # last step's observation, pickled info
 
     def __env_state__(self) -> Any:
-        return self._step, self._ended, self._can_step, self._last_shown, self.object_bytes()
+        return self._step, self._ended, self._can_step, self.last_shown, self.object_bytes()
 
     def __set_env_state__(self, state: Any) -> None:
         *own, size = state
-        self._step, self._ended, self._can_step, self._last_shown = own
+        self._step, self._ended, self._can_step, self.last_shown = own
         self._objects.set(self._index, size)
-
-    def last_shown(self) -> tuple[Any, bytes] | None:
-        """Return the last step's observation and pickled info, or None before the first step."""
-        return self._last_shown
 
     def reset(self, **arguments: Any) -> Any:
         self._can_step = False
@@ -174,7 +166,7 @@ class RepeatingEnv(ObjectCounter):
         result = InfoFilter.reset(self, **arguments)
         if self._has_objects:
             self._objects.add(self._index, result)
-        self._step, self._ended, self._can_step, self._last_shown = -1, None, True, None
+        self._step, self._ended, self._can_step, self.last_shown = -1, None, True, None
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int, request: int) -> RepeatResult:
@@ -199,7 +191,7 @@ class RepeatingEnv(ObjectCounter):
         self._step += len(rows)
         flags = {"terminated": terminated, "truncated": truncated}
         pickled = dumps_for_main({**self._filtered(info), "step": self._step, **flags})
-        self._last_shown = self._layout.unflatten(rows[-1]), pickled
+        self.last_shown = self._layout.unflatten(rows[-1]), pickled
         ending = terminated, truncated, pickled
         if terminated or truncated:
             self._ended = RepeatResult(self._batch(rows[-1:]), 0, nothing, *ending)

@@ -93,8 +93,7 @@ class SessionProcess:
 
     def add_backend(self, backend: ProcessBackend) -> None:
         """Register a backend that starts environments in the process; remove ended backends."""
-        self._backends = [each for each in self._backends if each.workers]
-        self._backends.append(backend)
+        self._backends = [*(each for each in self._backends if each.workers), backend]
         if self.closing:
             raise no_session()
 
@@ -115,17 +114,13 @@ class SessionProcess:
         """Backend with running environments; None if the process is not started."""
         return next((backend for backend in self._backends if backend.workers), None)
 
-    def _workers(self) -> list[WorkerProcess]:
+    def workers(self) -> list[WorkerProcess]:
         found = (driver.worker for each in self._backends for driver in tuple(each.workers))
         return list(dict.fromkeys(found))
 
-    @property
-    def pids(self) -> list[int]:
-        return [worker.pid for worker in self._workers()]
-
     def count(self) -> int:
         """Return the number of running workers, 0 if any has failed; update the quotas."""
-        workers = self._workers()
+        workers = self.workers()
         failed = self.exit_message is not None or not all([worker.alive for worker in workers])
         running = 0 if failed else len(workers)
         self._count(running)
@@ -140,7 +135,7 @@ class SessionProcess:
 
     def kill(self) -> None:
         """Kill the process; a request that waits for its reply raises."""
-        for worker in self._workers():
+        for worker in self.workers():
             worker.kill()
 
     def terminate(self, reason: RefusedError) -> None:

@@ -336,11 +336,12 @@ class Sessions:
         """Terminate sessions that exceed their memory or CPU quota; never returns."""
         while True:
             await asyncio.sleep(USAGE_INTERVAL)
-            pids = {pid: each for one in self for each in one.processes for pid in each.pids}
-            if not pids:
+            processes = [process for session in self for process in session.processes]
+            by_pid = {worker.pid: each for each in processes for worker in each.workers()}
+            if not by_pid:
                 continue
-            for pid, usage in (await asyncio.to_thread(usage_of, list(pids))).items():
-                pids[pid].usages[pid] = usage
+            for pid, usage in (await asyncio.to_thread(usage_of, list(by_pid))).items():
+                by_pid[pid].usages[pid] = usage
             for session in self:
                 self._check_usage(session)
 

@@ -135,8 +135,7 @@ class LargeReplies:
             self.discard(next(iter(self.stored)))
 
     def discard(self, session: str) -> None:
-        reply = self.stored.pop(session, None)
-        if reply is not None:
+        if (reply := self.stored.pop(session, None)) is not None:
             self._bytes -= len(reply.body)
 
 
