@@ -258,7 +258,7 @@ class Accounts:
                 for idle in [each for each in self._accounts.values() if each.is_idle]:
                     del self._accounts[idle.owner.key]
             account = self._accounts[owner.key] = Account()
-        if account.is_idle:  # the limits may have changed
+        if not (account.sessions or account.requests):  # idle: the limits may have changed
             account.update(owner, self._capacity.settings.limits_of(owner))
         if account.requests >= account.max_requests:
             raise too_many_requests("requests", account.max_requests, "per token")

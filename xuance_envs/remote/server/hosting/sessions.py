@@ -121,10 +121,8 @@ class Session:
     def _keep(self, reply: Reply) -> None:
         if self._reply is None:  # the last one was large
             self._replies.discard(self.id)
-        if len(reply.body) < LARGE_REPLY:
-            self._reply = reply
-        elif not self.closed:
-            self._reply = None
+        self._reply = reply if len(reply.body) < LARGE_REPLY else None
+        if self._reply is None and not self.closed:
             self._replies.store(self.id, reply)
 
     def _repeat_reply(self, digest: bytes) -> Reply:

@@ -127,8 +127,7 @@ class LargeReplies:
         self._bytes = 0
 
     def store(self, session: str, reply: Reply) -> None:
-        """Store a session's last reply; drop the oldest stored replies if necessary."""
-        self.discard(session)
+        """Store a session's only reply; drop the oldest stored replies if necessary."""
         self.stored[session] = reply
         self._bytes += len(reply.body)
         while self._bytes > self._max_bytes:
