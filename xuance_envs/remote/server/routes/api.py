@@ -262,8 +262,7 @@ class Api:
 
     def owner(self, request: Request) -> Owner:
         """Return the owner of an ASGI request and record it for the access log."""
-        header = request.headers.get("authorization")
-        owner = self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
+        owner = self._settings.tokens.owner(dict(request.scope["headers"]).get(b"authorization"))
         request.scope[OWNER_KEY] = owner.name
         return owner
 
