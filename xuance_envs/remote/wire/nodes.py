@@ -106,7 +106,10 @@ def shortened(value: Any) -> str:
 
 
 class TaggedArray:
-    """Array that is sent with its dtype and shape in both formats."""
+    """Array that is sent with its dtype and shape in both formats.
+
+    It is no dataclass: orjson would encode one by its fields, without the dtype and the shape.
+    """
 
     __slots__ = ("array",)
 
