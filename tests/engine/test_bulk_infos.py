@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import numpy as np
 import pytest
+from comparing import assert_same
 from info_arrays import info_arrays
+from interrupts import Instant
 
+from xuance_envs.engine.data import info_columns
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_columns import MAX_COLUMNS, NUMBER_KINDS, kind_of
 from xuance_envs.engine.data.info_writer import BulkInfoWriter, InfoRows, LazyRowExtras
 from xuance_envs.engine.data.step_infos import StepInfos
 
 NUM = 3
+CODE = str(Path(info_columns.__file__).parent)
 
 
 class Infos:
@@ -84,3 +91,21 @@ def test_rests_are_made_when_they_are_looked_at():
     assert "b" not in thaw(frozen)
     assert not np.shares_memory(thaw(frozen)["ram"], ram)
     assert not LazyRowExtras(InfoRows(()), np.arange(3))
+
+
+def test_an_interrupt_finds_the_old_columns_or_the_new_ones():
+    expected = [{"a": np.arange(2.0) + i, "b": i, "c": 9, "d": 8} for i in range(NUM)]
+    known = [{key: info[key] for key in "abc"} for info in expected]
+    for number in itertools.count():
+        infos = Infos()
+        infos.writer.write("a", kind_of(np.zeros(2)), np.add.outer(range(NUM), np.arange(2.0)))
+        infos.writer.write("b", NUMBER_KINDS[int], np.arange(NUM))
+        with Instant(number, [CODE]) as instant:
+            infos.writer.write("c", NUMBER_KINDS[int], 9)
+        assert_same([{**info, "c": 9} for info in infos.all], known)
+        infos.writer.write("c", NUMBER_KINDS[int], 9)
+        infos.writer.write("d", NUMBER_KINDS[int], 8)
+        assert_same(infos.all, expected)
+        if not instant.came:
+            break
+    assert number > 10

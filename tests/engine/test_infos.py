@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +13,16 @@ from comparing import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 from info_arrays import info_arrays
+from interrupts import Instant
 
+from xuance_envs.engine.data import info_columns
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import INFO_BYTES, MAX_COLUMNS, NUMBER_KINDS
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.step_infos import StepInfos
 
 NUM_ENVS = 3
+CODE = str(Path(info_columns.__file__).parent)
 
 
 class Columns:
@@ -378,36 +383,20 @@ def test_columns_come_to_have_the_order_of_all_infos():
 
 
 def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
-    class Interrupting(np.ndarray):
-        """An array that is interrupted before, or after, it is written to."""
-
-        due = 0
-
-        def __setitem__(self, at, value):
-            for before in (True, False):
-                Interrupting.due -= 1
-                if Interrupting.due == 0:
-                    raise KeyboardInterrupt
-                if before:
-                    super().__setitem__(at, value)
+    def infos(columns):
+        layouts, group_of = [columns.writer.table.layout], np.zeros(NUM_ENVS, np.intp)
+        batch = InfoBatch(columns.arrays.copy(), layouts, group_of, {})
+        return list(StepInfos(batch, np.arange(NUM_ENVS)))
 
     given = [{"b": 1, "c": 2.5, "v": np.ones(3)}, {"c": 3.5}, {"a": 4, "w": np.arange(4), "v": 1}]
-    interrupted = 0
-    for due in range(1, 20):
+    for number in itertools.count():
         columns = Columns()
-        columns.arrays.cells = columns.arrays.cells.view(Interrupting)
-        columns.arrays.kinds = columns.arrays.kinds.view(Interrupting)
-        columns.arrays.bytes = columns.arrays.bytes.view(Interrupting)
         columns.after(*given[:2])
-        Interrupting.due = due
-        try:
+        with Instant(number, [CODE]) as instant:
             columns.writer.write(2, given[2])
-        except KeyboardInterrupt:
-            interrupted += 1
-            columns.writer.write(2, given[2])
-        Interrupting.due = 0
-        batch = InfoBatch(
-            columns.arrays.copy(), [columns.writer.table.layout], np.zeros(NUM_ENVS, np.intp), {}
-        )
-        assert_same(list(StepInfos(batch, np.arange(NUM_ENVS))), given)
-    assert 5 < interrupted < 19
+        assert_same(infos(columns)[:2], given[:2])
+        columns.writer.write(2, given[2])
+        assert_same(infos(columns), given)
+        if not instant.came:
+            break
+    assert number > 50

@@ -198,7 +198,6 @@ class ColumnTable:
         self._kinds: dict[ArrayKind, int] = {}
         self._sizes: dict[str, int] = {}
         self._reorderings = 0
-        self._pending_relayout: tuple[Any, ...] | None = None
 
     def code(self, key: Any, kind: Kind) -> int:
         """Return the code of a kind in a key's column, or 0 if the column does not accept it."""
@@ -216,7 +215,6 @@ class ColumnTable:
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
         """Add columns for an info's keys if there is room; this may reorder existing columns."""
-        self.finish_relayout()
         order = self._merge_order(list(wanted), orders)
         kinds, sizes = self._with_arrays(order, wanted)
         if order != self.keys or kinds is not self._kinds:
@@ -314,20 +312,14 @@ class ColumnTable:
             tuple(map(kind_of.get, codes)),
             nbytes,
         )
-        self._on_change()
         slots = {key: slot for slot, key in enumerate(order)}
-        self._pending_relayout = order, relaid, kinds, sizes, layout, slots, self.version + 1
-        self.finish_relayout()
-
-    def finish_relayout(self) -> None:
-        """Apply the pending layout; call this again after an interrupt."""
-        if (pending := self._pending_relayout) is not None:
-            order, relaid, self._kinds, self._sizes, self.layout, self.slots, self.version = pending
-            self._arrays.cells[: len(order)] = relaid.cells
-            self._arrays.kinds[: len(order)] = relaid.kinds
-            self._arrays.bytes[:, : relaid.bytes.shape[1]] = relaid.bytes
-            self.keys[:] = order
-            self._pending_relayout = None
+        columns, arrays = slice(len(order)), self._arrays
+        self._on_change()
+        # No call in between, so that an interrupt finds either all of these updated or none.
+        arrays.cells[columns], arrays.kinds[columns] = relaid.cells, relaid.kinds
+        arrays.bytes[:, :nbytes] = moved
+        self.keys[:], self.slots, self.layout = order, slots, layout
+        self._kinds, self._sizes, self.version = kinds, sizes, self.version + 1
 
 
 def is_ascending(slots: Iterable[int]) -> bool:
