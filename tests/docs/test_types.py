@@ -49,6 +49,7 @@ from xuance_envs import (
 )
 from xuance_envs.compat import gymnasium as drop_in, sb3
 from xuance_envs.compat.xuance import install
+from xuance_envs.transforms import EpisodeStatistics, Transform
 
 fns = [lambda: Gym_Env("CartPole-v1")] * 4
 agent: Any = None
@@ -69,6 +70,7 @@ SyncVecEnv(fns[0], 2, 10, agent, backend="subproc", num_workers=2, halves="auto"
 SyncVecEnv(fns[0], 2, 10, 0, 30.0, agent, backend=DummyVecEnv, anything=1)
 with SubprocVecEnv(fns) as envs:
     envs.pids
+transforms: list[Transform] = EpisodeStatistics(DummyVecEnv(fns)).transforms
 
 SubprocVecEnv_Gym(fns, step_timout=3)  # refused
 SubprocVecEnv_Gym(fns, 4)  # refused

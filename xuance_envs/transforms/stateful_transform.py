@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xuance_envs.errors import StateMismatchError, counted
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
@@ -15,6 +15,9 @@ from xuance_envs.vector_envs.last_results import saved_values
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper, checked_vec_env
 
+if TYPE_CHECKING:
+    from xuance_envs.transforms.transform import Transform
+
 
 class StatefulTransform(VecEnvWrapper):
     """Base class of transforms, which may learn statistics."""
@@ -23,7 +26,7 @@ class StatefulTransform(VecEnvWrapper):
     raw_results: RawResults
 
     @property
-    def transforms(self) -> list[StatefulTransform]:
+    def transforms(self) -> list[Transform]:
         """This transform and those inside it, outermost first."""
         return transforms_of(self)
 
@@ -109,9 +112,9 @@ class StatefulTransform(VecEnvWrapper):
             each()
 
 
-def transforms_of(vec_env: VecEnv) -> list[StatefulTransform]:
+def transforms_of(vec_env: VecEnv) -> list[Transform]:
     """Return the transforms in a vectorized environment, outermost first."""
-    found: list[StatefulTransform] = []
+    found: list[Any] = []  # every StatefulTransform is a Transform
     while isinstance(vec_env, VecEnvWrapper):
         if isinstance(vec_env, StatefulTransform):
             found.append(vec_env)
