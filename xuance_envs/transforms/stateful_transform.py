@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from xuance_envs.errors import StateMismatchError, counted
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
@@ -15,20 +15,12 @@ from xuance_envs.vector_envs.last_results import saved_values
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper, checked_vec_env
 
-if TYPE_CHECKING:
-    from xuance_envs.transforms.transform import Transform
-
 
 class StatefulTransform(VecEnvWrapper):
     """Base class of transforms, which may learn statistics."""
 
     training: bool
     raw_results: RawResults
-
-    @property
-    def transforms(self) -> list[Transform]:
-        """This transform and those inside it, outermost first."""
-        return transforms_of(self)
 
     def learned(self) -> dict[str, Any]:
         """Return this transform's learned statistics as numbers, strings and lists, by name."""
@@ -50,7 +42,7 @@ class StatefulTransform(VecEnvWrapper):
 
     def freeze(self) -> None:
         """Stop learning in this transform and all transforms inside it."""
-        for transform in self.transforms:
+        for transform in transforms_of(self):
             transform.training = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,9 +104,9 @@ class StatefulTransform(VecEnvWrapper):
             each()
 
 
-def transforms_of(vec_env: VecEnv) -> list[Transform]:
+def transforms_of(vec_env: VecEnv) -> list[Any]:
     """Return the transforms in a vectorized environment, outermost first."""
-    found: list[Any] = []  # every StatefulTransform is a Transform
+    found: list[Any] = []
     while isinstance(vec_env, VecEnvWrapper):
         if isinstance(vec_env, StatefulTransform):
             found.append(vec_env)
@@ -125,7 +117,7 @@ def transforms_of(vec_env: VecEnv) -> list[Transform]:
 def _stateful_transforms(outermost: StatefulTransform) -> dict[str, StatefulTransform]:
     """Return the transforms that learn, named ``NormalizeRewards``, ``NormalizeRewards-2`` etc."""
     found: dict[str, StatefulTransform] = {}
-    for transform in outermost.transforms:
+    for transform in transforms_of(outermost):
         if transform.learned():
             name = type(transform).__name__
             count = sum(key.partition("-")[0] == name for key in found)

@@ -107,6 +107,11 @@ class Transform(StatefulTransform):
         """Restart the episodes of ``envs`` after a failed call in which they ended or began."""
 
     @property
+    def transforms(self) -> list[Transform]:
+        """This transform and those inside it, outermost first."""
+        return transforms_of(self)
+
+    @property
     def raw_rewards(self) -> NDArray[np.float32]:
         """Untransformed rewards of the last step or ``recv``, ``(n,)`` or ``(n, k)`` float32."""
         return self.raw_results.rewards.copy()
@@ -221,7 +226,7 @@ class Transform(StatefulTransform):
 
     @override
     def async_reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> None:
-        self._check_not_stepping("async_reset")
+        self._check_idle("async_reset", results_may_wait=True)
         every = np.ones(self.num_envs, np.bool_)
         self.vec_env.async_reset(seed=seed, options=options)
         self._received = self._transformed = None
@@ -229,13 +234,13 @@ class Transform(StatefulTransform):
 
     @override
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        self._check_not_stepping("send")
+        self._check_idle("send", results_may_wait=True)
         self.vec_env.send(self._forward(actions, env_ids), env_ids)
         self._sending = True
 
     @override
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
-        self._check_not_stepping("recv")
+        self._check_idle("recv", results_may_wait=True)
         if self._transformed is None:
             batch = None
             try:
@@ -349,17 +354,14 @@ class Transform(StatefulTransform):
             self._awaiting_first_result = _without(envs, self._awaiting_first_result)
             self._restart_episodes(restarted)
 
-    def _check_idle(self, what: str) -> None:
-        self._check_not_stepping(what)
-        if self._received is not None:  # left by an interrupt
-            raise AlreadySteppingError(
-                f"{what} was called while results are outstanding: receive them with recv first"
-            )
-
-    def _check_not_stepping(self, what: str) -> None:
+    def _check_idle(self, what: str, *, results_may_wait: bool = False) -> None:
         if self._stepping and not self.vec_env.waiting:
             raise AlreadySteppingError(
                 f"{what} was called while a step is pending: call step_wait first"
+            )
+        if self._received is not None and not results_may_wait:  # left by an interrupt
+            raise AlreadySteppingError(
+                f"{what} was called while results are outstanding: receive them with recv first"
             )
 
 
